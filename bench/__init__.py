@@ -1,1 +1,1 @@
-"""Measures Forewarn against nginx and plain SQLite. Run it with script/bench."""
+"""Benchmarks of Forewarn, compared with nginx and plain SQLite. Run them with script/bench."""

@@ -1,8 +1,8 @@
-"""The agent at rest: what it costs a machine, and how soon it acts when something is announced.
+"""The agent: its memory and CPU time while it is idle, and the time until a handler starts.
 
-Memory and CPU are those of `forewarn agent run` and of its single file, each with rules, a handler and a state folder,
-at one poll a second, side by side with what somebody would write instead: a shell that runs curl once a second. The
-endpoint would hold polls; an event far ahead, which waits for its time, has the agents ask each second all the same.
+The benchmark measures `forewarn agent run` and the single-file agent, each with rules, a handler and a state folder.
+The baseline is a shell loop that runs curl once a second. An event that is far ahead makes the agents poll once a
+second. Without it they would use long polls.
 """
 
 from __future__ import annotations
@@ -25,80 +25,82 @@ from forewarn.agent.status_server import connect
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from bench.stage import Stage
+    from bench.context import Context
 
-REST_SECONDS = 30
-"""After the start, before memory is looked at and CPU is counted."""
-COUNT_SECONDS = 60
-SIGHT_SECONDS = 20
-"""How long something that must happen is waited for."""
+WARM_UP_SECONDS = 30
+MEASURED_SECONDS = 60
+TIMEOUT_SECONDS = 20
+"""Maximum time to wait for a status of the agent, or for the start of a handler."""
 MEGABYTE = 1_000_000
 MEMORY_GOAL_MB, CPU_GOAL_PERCENT, REACTION_GOAL_MS = 25, 0.5, 1000
-SHELL = 'while :; do curl -s -H Metadata:true "$0" >/dev/null; sleep 1; done'
+CURL_LOOP = 'while :; do curl -s -H Metadata:true "$0" >/dev/null; sleep 1; done'
 
 
-def measure(stage: Stage) -> Outcome:
-    """Memory, CPU, and the time from a request to a handler's first instruction."""
-    service = Service(stage.processes, stage.folder("agent"), fleet_text(1))
+def measure(context: Context) -> Outcome:
+    """Measure memory, CPU time, and the time from a request to the first instruction of a handler."""
+    service = Service(context.processes, context.folder("agent"), fleet_text(1))
     service.start()
-    single = service.folder / "agent.pyz"
+    single_file = service.folder / "agent.pyz"
     program = [sys.executable, "-m", "forewarn", "agent"]
-    stage.processes.output_of([*program, "bundle", "--output", str(single)], LOAD_CORE)
-    rest = _rest(stage, service, {"installed": program, "single file": [sys.executable, str(single)]})
-    polling = _reaction(stage, service, program, holding=False)
-    held = _reaction(stage, service, program, holding=True)
+    context.processes.output_of([*program, "bundle", "--output", str(single_file)], LOAD_CORE)
+    idle = _measure_idle(context, service, {"installed": program, "single file": [sys.executable, str(single_file)]})
+    polling = _measure_reaction(context, service, program, long_poll=False)
+    long_poll = _measure_reaction(context, service, program, long_poll=True)
     service.stop()
     rows = []
-    for name, found in rest.items():
+    curl_cpu = idle["curl"]["cpu_percent"]
+    for name, usage in idle.items():
         if name != "curl":
-            rows.append(below(f"idle agent, {name}: memory", found["megabytes"], "MB", MEMORY_GOAL_MB))
-            against = f"curl {rest['curl']['cpu_percent']:.2f} %"
-            row = below(f"idle agent, {name}: CPU of a core", found["cpu_percent"], "%", CPU_GOAL_PERCENT, against)
-            rows.append(row._replace(ratio=f"{found['cpu_percent'] / rest['curl']['cpu_percent']:.2f}"))
-    for name, times in (("one poll a second", polling), ("long poll", held)):
-        most = f"maximum {max(times):,.0f} ms"
-        rows.append(below(f"from a request to the handler, {name}", median(times), "ms", REACTION_GOAL_MS, most))
-    raw = {"rest": rest, "reaction_polling_ms": spread(polling), "reaction_held_ms": spread(held)}
+            rows.append(below(f"idle agent, {name}: memory", usage["megabytes"], "MB", MEMORY_GOAL_MB))
+            cpu = usage["cpu_percent"]
+            row = below(f"idle agent, {name}: CPU of a core", cpu, "%", CPU_GOAL_PERCENT, f"curl {curl_cpu:.2f} %")
+            rows.append(row._replace(ratio=f"{cpu / curl_cpu:.2f}"))
+    for name, times_ms in (("one poll a second", polling), ("long poll", long_poll)):
+        maximum = f"maximum {max(times_ms):,.0f} ms"
+        rows.append(below(f"from a request to the handler, {name}", median(times_ms), "ms", REACTION_GOAL_MS, maximum))
+    raw = {"idle": idle, "reaction_polling_ms": spread(polling), "reaction_long_poll_ms": spread(long_poll)}
     return Outcome(rows, raw)
 
 
-# --- What it costs ------------------------------------------------------------------------------------
+# --- Memory and CPU time ------------------------------------------------------------------------------
 
 
-def _rest(stage: Stage, service: Service, programs: dict[str, list[str]]) -> dict[str, dict[str, float]]:
-    far = _announce(service, notice="2h")
-    running = {name: _start(stage, service, program, name) for name, program in programs.items()}
+def _measure_idle(context: Context, service: Service, programs: dict[str, list[str]]) -> dict[str, dict[str, float]]:
+    far_operation = _request_restart(service, notice="2h")
+    running = {name: _start_agent(context, service, program, name) for name, program in programs.items()}
     url = f"http://{service.metadata[0]}:{service.metadata[1]}{DOCUMENT}"
-    running["curl"] = stage.processes.start(["bash", "-c", SHELL, url], LOAD_CORE, log=service.folder / "curl.log")
+    log = service.folder / "curl.log"
+    running["curl"] = context.processes.start(["bash", "-c", CURL_LOOP, url], LOAD_CORE, log=log)
     for name in programs:
-        _wait(service, name, lambda found: len(found["events"]) == 1 and found["polling"]["answers"] > 1)
-    stage.say(f"agent: at rest for {REST_SECONDS} s, then counted for {COUNT_SECONDS} s")
-    time.sleep(REST_SECONDS)
-    before = {name: _cpu_seconds(process) for name, process in running.items()}
-    answers = {name: _status(service, name)["polling"]["answers"] for name in programs}
-    begun = time.perf_counter()
-    time.sleep(COUNT_SECONDS)
-    seconds = time.perf_counter() - begun
-    found: dict[str, dict[str, float]] = {}
+        _wait_for_status(service, name, lambda status: len(status["events"]) == 1 and _responses(status) > 1)
+    context.log(f"agent: warm-up of {WARM_UP_SECONDS} s, then measured for {MEASURED_SECONDS} s")
+    time.sleep(WARM_UP_SECONDS)
+    cpu_before = {name: _cpu_seconds(process) for name, process in running.items()}
+    responses_before = {name: _responses(_status(service, name)) for name in programs}
+    started = time.perf_counter()
+    time.sleep(MEASURED_SECONDS)
+    seconds = time.perf_counter() - started
+    usages: dict[str, dict[str, float]] = {}
     for name, process in running.items():
-        cpu = (_cpu_seconds(process) - before[name]) / seconds
-        found[name] = {"megabytes": _resident_bytes(process) / MEGABYTE, "cpu_percent": cpu * 100}
-        if name in answers:
-            polls = (_status(service, name)["polling"]["answers"] - answers[name]) / seconds
-            found[name]["polls_per_second"] = polls
+        cpu = (_cpu_seconds(process) - cpu_before[name]) / seconds
+        usage = {"megabytes": _resident_bytes(process) / MEGABYTE, "cpu_percent": cpu * 100}
+        if name in programs:
+            polls = (_responses(_status(service, name)) - responses_before[name]) / seconds
+            usage["polls_per_second"] = polls
             if not 0.8 < polls < 1.2:
-                raise RuntimeError(f"{name} has asked {polls:.2f} times a second.")
-        stage.say(f"agent: {name}: {found[name]['megabytes']:.1f} MB, {found[name]['cpu_percent']:.2f} % of a core")
+                raise RuntimeError(f"The agent ({name}) polled {polls:.2f} times a second instead of once.")
+        usages[name] = usage
+        context.log(f"agent: {name}: {usage['megabytes']:.1f} MB, {usage['cpu_percent']:.2f} % of a core")
     for process in running.values():
-        stage.processes.end(process)
-    _cancel(service, far)
-    return found
+        context.processes.end(process)
+    _cancel(service, far_operation)
+    return usages
 
 
 def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
-    """With what those have used that it has started and that have ended."""
+    """Return the CPU time of the process, and of its children that have ended."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
@@ -109,41 +111,40 @@ def _resident_bytes(process: subprocess.Popen[bytes]) -> int:
     return int(line.split()[1]) * 1024
 
 
-# --- How soon it acts ---------------------------------------------------------------------------------
+# --- Reaction time ------------------------------------------------------------------------------------
 
 
-def _reaction(stage: Stage, service: Service, program: list[str], *, holding: bool) -> list[float]:
-    """Milliseconds from sending the request that announces an event until the handler's program has begun."""
-    name = "holding" if holding else "polling"
-    far = None
-    if not holding:
-        far = _announce(service, notice="2h")
+def _measure_reaction(context: Context, service: Service, program: list[str], *, long_poll: bool) -> list[float]:
+    """Return the milliseconds from the request for a restart until the program of the handler runs."""
+    name = "long-poll" if long_poll else "polling"
+    far_operation = None if long_poll else _request_restart(service, notice="2h")
+    far_events = 0 if long_poll else 1
     pipe = service.folder / f"{name}.pipe"
     os.mkfifo(pipe)
-    process = _start(stage, service, program, name, pipe)
-    ahead = 0 if holding else 1
-    _wait(service, name, lambda found: len(found["events"]) == ahead and found["polling"]["answers"])
-    times = []
-    with _read(pipe) as descriptor:
-        for number in range(max(stage.rounds, 5)):
-            # Not in step with the agent's second.
+    process = _start_agent(context, service, program, name, pipe)
+    _wait_for_status(service, name, lambda status: len(status["events"]) == far_events and _responses(status) > 0)
+    times_ms = []
+    with _open_pipe(pipe) as descriptor:
+        for number in range(max(context.rounds, 5)):
+            # Requests must not arrive at the same phase of the polling interval every time.
             time.sleep(0.37 * (number % 3) + 0.2)
-            begun = time.perf_counter()
-            made = _announce(service)
-            _wait_for_byte(descriptor, begun)
-            times.append((time.perf_counter() - begun) * 1000)
-            _cancel(service, made)
-            _wait(service, name, lambda found: len(found["events"]) == ahead)
-    stage.say(f"agent: a handler begins after {median(times):.0f} ms, at most {max(times):.0f} ms ({name})")
-    stage.processes.end(process)
-    if far is not None:
-        _cancel(service, far)
-    return times
+            started = time.perf_counter()
+            operation = _request_restart(service)
+            _wait_for_byte(descriptor)
+            times_ms.append((time.perf_counter() - started) * 1000)
+            _cancel(service, operation)
+            _wait_for_status(service, name, lambda status: len(status["events"]) == far_events)
+    summary = f"median {median(times_ms):.0f} ms, maximum {max(times_ms):.0f} ms"
+    context.log(f"agent: time until the handler starts ({name}): {summary}")
+    context.processes.end(process)
+    if far_operation is not None:
+        _cancel(service, far_operation)
+    return times_ms
 
 
 @contextmanager
-def _read(pipe: Path) -> Iterator[int]:
-    # For writing too: then the end of one writer is not the end of the pipe.
+def _open_pipe(pipe: Path) -> Iterator[int]:
+    # Opened for writing too, so that the pipe stays open when a writer closes it.
     descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
         yield descriptor
@@ -151,26 +152,27 @@ def _read(pipe: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _wait_for_byte(descriptor: int, begun: float) -> None:
-    if not select.select([descriptor], [], [], SIGHT_SECONDS)[0]:
-        raise RuntimeError(f"The handler was not run within {time.perf_counter() - begun:.0f} s.")
+def _wait_for_byte(descriptor: int) -> None:
+    if not select.select([descriptor], [], [], TIMEOUT_SECONDS)[0]:
+        raise RuntimeError(f"The handler did not start within {TIMEOUT_SECONDS} s.")
     os.read(descriptor, 100)
 
 
 # --- An agent -----------------------------------------------------------------------------------------
 
 
-def _start(
-    stage: Stage, service: Service, program: list[str], name: str, pipe: Path | None = None
+def _start_agent(
+    context: Context, service: Service, program: list[str], name: str, pipe: Path | None = None
 ) -> subprocess.Popen[bytes]:
+    """Start an agent. Its handler writes to the pipe, if there is one."""
     config = service.folder / f"{name}.toml"
-    tell = f'["sh", "-c", "echo >> \'{pipe}\'"]' if pipe else '["true"]'
+    command = f'["sh", "-c", "echo >> \'{pipe}\'"]' if pipe else '["true"]'
     config.write_text(
-        '[[rule]]\nname = "far ahead"\nmin_notice = "1h"\nprepare = ["tell"]\nwhen = "5m"\n\n'
-        '[[rule]]\nname = "now"\nprepare = ["tell"]\n\n'
-        f'[handler.tell]\nkind = "command"\nprepare = {tell}\n'
+        '[[rule]]\nname = "far ahead"\nmin_notice = "1h"\nprepare = ["report"]\nwhen = "5m"\n\n'
+        '[[rule]]\nname = "now"\nprepare = ["report"]\n\n'
+        f'[handler.report]\nkind = "command"\nprepare = {command}\n'
     )
-    command = [*program, "run", "--config", str(config), "--state", str(_folder(service, name)), "--log", "json"]
+    arguments = ["run", "--config", str(config), "--state", str(_state_folder(service, name)), "--log", "json"]
     environment = {
         **service.environment,
         "FOREWARN_ENDPOINT": f"http://{service.metadata[0]}:{service.metadata[1]}",
@@ -178,39 +180,46 @@ def _start(
     }
     if ".pyz" in "".join(program):
         environment.pop("PYTHONPATH", None)
-    return stage.processes.start(command, LOAD_CORE, environment=environment, log=service.folder / f"{name}.log")
+    log = service.folder / f"{name}.log"
+    return context.processes.start([*program, *arguments], LOAD_CORE, environment=environment, log=log)
 
 
-def _folder(service: Service, name: str) -> Path:
+def _state_folder(service: Service, name: str) -> Path:
     return service.folder / f"state of {name}"
 
 
 def _status(service: Service, name: str) -> dict[str, Any]:
-    with connect(_folder(service, name)) as line:
-        line.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-        answer = b"".join(iter(lambda: line.recv(65536), b""))
-    found: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return found
+    with connect(_state_folder(service, name)) as connection:
+        connection.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        response = b"".join(iter(lambda: connection.recv(65536), b""))
+    status: dict[str, Any] = json.loads(response.partition(b"\r\n\r\n")[2])
+    return status
 
 
-def _wait(service: Service, name: str, holds: Any) -> None:
-    """Until what the agent says of itself is so."""
-    until = time.perf_counter() + SIGHT_SECONDS
-    while time.perf_counter() < until:
+def _responses(status: dict[str, Any]) -> int:
+    """Return how many responses of the endpoint the agent has received."""
+    count: int = status["polling"]["responses"]
+    return count
+
+
+def _wait_for_status(service: Service, name: str, condition: Callable[[dict[str, Any]], bool]) -> None:
+    deadline = time.perf_counter() + TIMEOUT_SECONDS
+    while time.perf_counter() < deadline:
         try:
-            if holds(_status(service, name)):
+            if condition(_status(service, name)):
                 return
         except OSError:
-            pass  # it is not there yet
+            pass  # the agent has not started yet
         time.sleep(0.02)
-    raise RuntimeError(f"The agent did not get so far: {(service.folder / f'{name}.log').read_text()[-2000:]}")
+    log = (service.folder / f"{name}.log").read_text()[-2000:]
+    raise RuntimeError(f"The agent did not reach the expected status within {TIMEOUT_SECONDS} s: {log}")
 
 
-def _announce(service: Service, **options: str) -> str:
-    """A restart; the operation's id."""
+def _request_restart(service: Service, **options: str) -> str:
+    """Schedule a restart. Return the id of the operation."""
     with closing(service.control()) as control:
-        made = control.call("POST", "/v1/operations", {"cause": "restart", "vms": [POLLER], **options})
-    return str(made["operations"][0]["id"])
+        response = control.call("POST", "/v1/operations", {"cause": "restart", "vms": [POLLER], **options})
+    return str(response["operations"][0]["id"])
 
 
 def _cancel(service: Service, operation: str) -> None:

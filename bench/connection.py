@@ -1,4 +1,4 @@
-"""One keep-alive connection, with as little between the caller and the socket as can be."""
+"""A small HTTP client: one keep-alive connection, with as little overhead as possible."""
 
 from __future__ import annotations
 
@@ -9,113 +9,112 @@ from typing import Any, NamedTuple
 DOCUMENT = "/metadata/scheduledevents?api-version=2020-07-01"
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
 
 
 def poll_bytes(if_none_match: str = "") -> bytes:
-    """A GET of the document as it goes over the wire."""
+    """Return the bytes of a GET request for the document."""
     condition = f"If-None-Match: {if_none_match}\r\n" if if_none_match else ""
     return f"GET {DOCUMENT} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata: true\r\n{condition}\r\n".encode()
 
 
 def approval_bytes(event_id: str) -> bytes:
-    """The approval of one event as it goes over the wire."""
+    """Return the bytes of a request that approves one event."""
     body = json.dumps({"StartRequests": [{"EventId": event_id}]})
     head = f"POST {DOCUMENT} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Content-Type: application/json\r\n\r\n{body}".encode()
 
 
 class Connection:
-    """Asks and waits for the whole answer."""
+    """Sends a request and waits for the complete response."""
 
-    def __init__(self, address: tuple[str, int], source: str = "127.0.0.1", seconds: float = 60) -> None:
-        self.socket = socket.create_connection(address, timeout=seconds, source_address=(source, 0))
+    def __init__(self, address: tuple[str, int], source: str = "127.0.0.1", timeout: float = 60) -> None:
+        self.socket = socket.create_connection(address, timeout=timeout, source_address=(source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, request: bytes) -> bytes:
-        """The answer to a request, head and body; a status of 400 or more is an error."""
+        """Return the bytes of the response, with its headers. Raise an error if its status is 400 or higher."""
         self.socket.sendall(request)
-        answer = self._more()
-        while (end := answer.find(b"\r\n\r\n")) < 0:
-            answer += self._more()
-        missing = end + 4 + _content_length(answer[:end]) - len(answer)
+        response = self._receive()
+        while (end := response.find(b"\r\n\r\n")) < 0:
+            response += self._receive()
+        missing = end + 4 + _content_length(response[:end]) - len(response)
         while missing > 0:
-            part = self._more()
-            answer += part
+            part = self._receive()
+            response += part
             missing -= len(part)
-        if answer[9:10] not in b"23":
-            raise RuntimeError(f"{request.split(b' HTTP')[0]!r} was answered with {answer!r}")
-        return answer
+        if response[9:10] not in b"23":
+            raise RuntimeError(f"{request.split(b' HTTP')[0]!r} failed: {response!r}")
+        return response
 
-    def _more(self) -> bytes:
+    def _receive(self) -> bytes:
         part = self.socket.recv(65536)
         if not part:
             raise ConnectionError("The service closed the connection.")
         return part
 
-    def ask(self, request: bytes) -> Answer:
-        """The answer to a request, taken apart."""
+    def send(self, request: bytes) -> Response:
+        """Return the parsed response."""
         head, _, body = self.exchange(request).partition(b"\r\n\r\n")
         status_line, *lines = head.decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines)
         headers = {name.lower(): value.strip() for name, _, value in pairs}
-        return Answer(int(status_line.split()[1]), headers, body)
+        return Response(int(status_line.split()[1]), headers, body)
 
     def close(self) -> None:
         self.socket.close()
 
 
-def is_whole(answer: bytes) -> bool:
-    """Whether an answer has arrived to its end."""
-    head, found, body = answer.partition(b"\r\n\r\n")
+def is_complete(response: bytes) -> bool:
+    """Return whether these bytes are a complete response."""
+    head, found, body = response.partition(b"\r\n\r\n")
     return bool(found) and len(body) >= _content_length(head)
 
 
 def _content_length(head: bytes) -> int:
-    """How long the body is. An answer in chunks is not for this reader."""
+    """Return the size of the body. Raise an error for a chunked response: this client cannot read it."""
     if b"transfer-encoding:" in head.lower():
-        raise RuntimeError(f"An answer of known length was expected: {head!r}")
+        raise RuntimeError(f"The response has no Content-Length: {head!r}")
     _, found, rest = head.lower().partition(b"content-length:")
     return int(rest.split(b"\r\n", 1)[0]) if found else 0
 
 
 class Control:
-    """The control API over one connection."""
+    """A client of the control API with one connection."""
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._connection = Connection(address)
         self._head = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
 
     @property
-    def bare(self) -> socket.socket:
-        """For who measures what happens in between."""
+    def raw_socket(self) -> socket.socket:
+        """The socket, for benchmarks that measure the parts of a request."""
         return self._connection.socket
 
-    def request(self, method: str, path: str, body: Any = None) -> bytes:
-        """A request as it goes over the wire."""
+    def request_bytes(self, method: str, path: str, body: Any = None) -> bytes:
         content = "" if body is None else json.dumps(body)
         return f"{method} {path} {self._head}Content-Length: {len(content)}\r\n\r\n{content}".encode()
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        return json.loads(self._connection.ask(self.request(method, path, body)).body)
+        return json.loads(self._connection.send(self.request_bytes(method, path, body)).body)
 
     def follow(self, path: str) -> socket.socket:
-        """The connection, on which an answer without an end has begun."""
-        self.bare.sendall(self.request("GET", path))
-        begun = b""
-        while b"\nid: " not in begun:
-            begun += self.bare.recv(65536)
-        if not begun.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(f"GET {path} was answered with {begun!r}")
-        return self.bare
+        """Request a feed. Return the socket when the first row of the feed has arrived."""
+        self.raw_socket.sendall(self.request_bytes("GET", path))
+        response = b""
+        while b"\nid: " not in response:
+            response += self.raw_socket.recv(65536)
+        if not response.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"GET {path} failed: {response!r}")
+        return self.raw_socket
 
     def restart(self, vm: str) -> str:
-        """The id of the event that a restart makes."""
-        answer = self.call("POST", "/v1/operations", {"cause": "restart", "vms": [vm]})
-        event_id: str = answer["operations"][0]["events"][0]["id"]
+        """Schedule a restart of the VM. Return the id of its event."""
+        response = self.call("POST", "/v1/operations", {"cause": "restart", "vms": [vm]})
+        event_id: str = response["operations"][0]["events"][0]["id"]
         return event_id
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The longest a poll is held up while `forewarn fleet apply` adds, changes and removes 100,000 VMs."""
+"""The longest delay of a poll while `forewarn fleet apply` adds, changes and removes 100,000 VMs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.report import Outcome, Row
 from bench.service import FOREWARN, Service, fleet_text
 
 if TYPE_CHECKING:
-    from bench.stage import Stage
+    from bench.context import Context
 
 VMS = 100_000
 GOAL_MS = 50
-APPLY_SECONDS = 60
+APPLY_TIMEOUT_SECONDS = 60
 
-APPLIES = {
+FLEETS = {
     "adding": fleet_text(VMS),
     "changing": fleet_text(VMS, size="Standard_D2s_v5"),
     "removing": fleet_text(1),
@@ -25,7 +25,7 @@ APPLIES = {
 
 
 class Window(NamedTuple):
-    """The polls of some seconds."""
+    """The polls in a period of time."""
 
     seconds: float
     polls: int
@@ -33,64 +33,65 @@ class Window(NamedTuple):
     longest_at_seconds: float
 
 
-def measure(stage: Stage) -> Outcome:
-    """Three applies, each with as long a time without one after it."""
-    service = Service(stage.processes, stage.folder("apply"), fleet_text(1))
+def measure(context: Context) -> Outcome:
+    """Apply three fleets. After each apply, measure the idle service for the same duration."""
+    service = Service(context.processes, context.folder("fleet-apply"), fleet_text(1))
     service.start()
     rows, raw = [], {}
-    for name, fleet in APPLIES.items():
-        applied, idle = _apply(stage, service, name, fleet)
-        stage.say(f"apply: {name} held a poll for {applied.longest_ms:.1f} ms; without {idle.longest_ms:.1f} ms")
+    for name, fleet in FLEETS.items():
+        applying, idle = _apply(context, service, name, fleet)
+        delays = f"{applying.longest_ms:.1f} ms; idle: {idle.longest_ms:.1f} ms"
+        context.log(f"fleet-apply: longest poll while {name} VMs: {delays}")
         rows.append(
             Row(
                 f"longest poll while {name} 100,000 VMs",
-                f"{applied.longest_ms:.1f} ms",
+                f"{applying.longest_ms:.1f} ms",
                 f"idle {idle.longest_ms:.1f} ms",
                 goal=f"≤ {GOAL_MS} ms",
-                met=applied.longest_ms <= GOAL_MS,
+                met=applying.longest_ms <= GOAL_MS,
             )
         )
-        raw[name] = {"applying": applied._asdict(), "idle": idle._asdict()}
+        raw[name] = {"applying": applying._asdict(), "idle": idle._asdict()}
     service.stop()
     return Outcome(rows, raw)
 
 
-def _apply(stage: Stage, service: Service, name: str, fleet: str) -> tuple[Window, Window]:
+def _apply(context: Context, service: Service, name: str, fleet: str) -> tuple[Window, Window]:
     path = service.folder / f"{name}.toml"
     path.write_text(fleet)
     host, port = service.metadata
-    poller = stage.processes.start(stage.processes.module("poller", host, str(port)), LOAD_CORE)
+    client = context.processes.start(context.processes.module("poll_client", host, str(port)), LOAD_CORE)
     time.sleep(0.5)
-    begun = time.perf_counter()
-    # On the poller's core, since the service must have its own to itself; the poller goes before it.
-    command = stage.processes.start(
+    started = time.perf_counter()
+    # The service has its core to itself, so the command shares the core of the client. `nice` lets the client go first.
+    command = context.processes.start(
         [FOREWARN, "fleet", "apply", str(path)],
         LOAD_CORE,
         environment=service.environment,
         log=service.folder / "apply.log",
         nice=19,
     )
-    if command.wait(APPLY_SECONDS):
+    if command.wait(APPLY_TIMEOUT_SECONDS):
         raise RuntimeError(f"forewarn fleet apply failed: {(service.folder / 'apply.log').read_text()}")
     ended = time.perf_counter() + 0.2
-    stage.processes.end(command)
-    idle_begun = ended + 0.3
-    idle_ended = idle_begun + (ended - begun)
+    context.processes.end(command)
+    idle_started = ended + 0.3
+    idle_ended = idle_started + (ended - started)
     time.sleep(max(0, idle_ended - time.perf_counter()))
-    poller.terminate()
-    printed, _ = poller.communicate()
-    stage.processes.end(poller)
-    moments = array("d")
-    moments.frombytes(printed)
-    return _window(moments, begun, ended), _window(moments, idle_begun, idle_ended)
+    client.terminate()
+    printed, _ = client.communicate()
+    context.processes.end(client)
+    times = array("d")
+    times.frombytes(printed)
+    return _window(times, started, ended), _window(times, idle_started, idle_ended)
 
 
-def _window(moments: array[float], begun: float, ended: float) -> Window:
-    """What the polls took that were under way between two moments. Pairs of when one began and when it ended."""
+def _window(times: array[float], started: float, ended: float) -> Window:
+    """Return the polls in progress between two times. `times` has the start and the end of each poll, in turn."""
     polls = [
-        (end - start, start)
-        for start, end in zip(moments[::2], moments[1::2], strict=True)
-        if end >= begun and start <= ended
+        (poll_ended - poll_started, poll_started)
+        for poll_started, poll_ended in zip(times[::2], times[1::2], strict=True)
+        if poll_ended >= started and poll_started <= ended
     ]
-    longest, at = max(polls)
-    return Window(ended - begun, len(polls), longest * 1000, at - begun)
+    longest, longest_started = max(polls)
+    return Window(ended - started, len(polls), longest * 1000, longest_started - started)

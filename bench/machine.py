@@ -1,4 +1,4 @@
-"""What the figures were measured on, without a word that names the machine."""
+"""The machine of a run: hardware and versions, without the name of the machine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from bench.processes import program
+from bench.processes import find_program
 
 
 def describe() -> dict[str, str]:
-    """Processor, kernel and the versions of everything that takes part."""
+    """Return the processor, the kernel, and the versions of the programs."""
     return {
         "cores": str(os.cpu_count()),
         "processor": _processor(),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "nginx": _version([program("nginx"), "-v"]),
-        "wrk": _version([program("wrk"), "-v"]),
+        "nginx": _version("nginx"),
+        "wrk": _version("wrk"),
     }
 
 
@@ -30,7 +30,10 @@ def _processor() -> str:
     return found[1] if found else platform.machine()
 
 
-def _version(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _version(program: str) -> str:
+    path = find_program(program)
+    if path is None:
+        return "not installed"
+    done = subprocess.run([path, "-v"], capture_output=True, text=True, check=False)
     found = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr)
     return found[0] if found else "unknown"

@@ -1,4 +1,4 @@
-"""nginx as the measure of a poll: one worker that returns the same bytes from its configuration."""
+"""nginx as the baseline of a poll: one worker that returns the same bytes from its configuration."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from bench.connection import Answer, Connection
+from bench.connection import Connection, Response
 from bench.processes import SERVER_CORE, Processes, program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Headers that nginx does not send by itself are constants here: cheaper than what Forewarn does.
+# nginx sends constants in the headers that it does not have by default. That is cheaper than what Forewarn does.
 CONFIGURATION = """
 daemon off;
 worker_processes 1;
@@ -31,7 +31,7 @@ http {{
   add_header ETag '{etag}';
   add_header x-ms-request-id '{request_id}';
   server {{
-    listen 127.0.0.1:{found_port};
+    listen 127.0.0.1:{document_port};
     location / {{ return 200 '{body}'; }}
   }}
   server {{
@@ -43,22 +43,22 @@ http {{
 
 
 class Nginx:
-    """Returns the document on one port, and 304 on another."""
+    """Returns the document on one port, and 304 on another port."""
 
-    def __init__(self, processes: Processes, folder: Path, answer: Answer) -> None:
-        """Start it with the answer that Forewarn gave."""
+    def __init__(self, processes: Processes, folder: Path, response: Response) -> None:
+        """Start nginx with the response of Forewarn."""
         folder.mkdir()
-        self.found = ("127.0.0.1", _free_port())
+        self.document = ("127.0.0.1", _free_port())
         self.unchanged = ("127.0.0.1", _free_port())
         configuration = folder / "nginx.conf"
         configuration.write_text(
             CONFIGURATION.format(
                 folder=folder,
-                content_type=answer.headers["content-type"],
-                etag=answer.headers["etag"],
-                request_id=answer.headers["x-ms-request-id"],
-                body=answer.body.decode(),
-                found_port=self.found[1],
+                content_type=response.headers["content-type"],
+                etag=response.headers["etag"],
+                request_id=response.headers["x-ms-request-id"],
+                body=response.body.decode(),
+                document_port=self.document[1],
                 unchanged_port=self.unchanged[1],
             )
         )
@@ -75,7 +75,7 @@ class Nginx:
                 time.sleep(0.01)
             else:
                 return
-        raise RuntimeError("nginx did not come up")
+        raise RuntimeError("nginx did not start within five seconds.")
 
     def cpu_seconds(self) -> float:
         return self._processes.cpu_seconds(self._process)
@@ -85,7 +85,7 @@ class Nginx:
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port

@@ -1,4 +1,4 @@
-"""Programs that the benchmark starts, each on a core of its own, and ends, whatever happens."""
+"""Child processes of the benchmark: started on a given core, and always ended."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ if TYPE_CHECKING:
 
 SERVER_CORE = 0
 LOAD_CORE = 1
-END_SECONDS = 20
-"""How long a program may take to end after SIGTERM."""
+TERMINATE_TIMEOUT_SECONDS = 20
+"""Time for a process to end after SIGTERM."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def find_program(name: str) -> str | None:
+    """Return the path of a program. nginx may be in a folder that is not in the PATH of a normal user."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+
+
 def program(name: str) -> str:
-    """Where a program is; administrators' programs may lie outside of a user's PATH."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-    if found is None:
-        raise SystemExit(f"{name} is not installed. script/bench says how to get it.")
-    return found
+    path = find_program(name)
+    if path is None:
+        raise SystemExit(f"{name} is not installed.")
+    return path
 
 
 class Processes:
-    """Everything that was started and still runs."""
+    """The running processes."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[bytes]] = []
@@ -44,14 +48,14 @@ class Processes:
         log: Path | None = None,
         nice: int = 0,
     ) -> subprocess.Popen[bytes]:
-        """Start a program on one core; what it prints goes to the log, or else to a pipe."""
-        niced = ["nice", "-n", str(nice)] if nice else []
+        """Start a program on one core. Its output goes to the log, or without a log to a pipe."""
+        nice_command = ["nice", "-n", str(nice)] if nice else []
         output = log.open("ab") if log else None
         try:
-            # A group of its own: Ctrl-C reaches the benchmark alone, which then ends each by its id. Not a session
-            # of its own: the kernel would share the cores out by session, and niceness would not count.
+            # In its own process group, Ctrl-C does not reach it: the benchmark ends it. A session of its own would
+            # be wrong: the kernel divides CPU time between sessions, and `nice` would have no effect.
             process = subprocess.Popen(
-                ["taskset", "-c", str(core), *niced, *command],
+                ["taskset", "-c", str(core), *nice_command, *command],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -65,34 +69,34 @@ class Processes:
         self._running.append(process)
         return process
 
-    def output_of(self, command: Sequence[str], core: int, given: bytes = b"", seconds: float = 120) -> bytes:
-        """Run a program to its end and return what it printed."""
+    def output_of(self, command: Sequence[str], core: int, stdin: bytes = b"", timeout: float = 120) -> bytes:
+        """Run a program to its end, and return its output."""
         process = self.start(command, core)
-        printed, _ = process.communicate(given, timeout=seconds)
+        printed, _ = process.communicate(stdin, timeout=timeout)
         self._running.remove(process)
         if process.returncode:
-            raise RuntimeError(f"{command[0]} ended with {process.returncode}")
+            raise RuntimeError(f"{' '.join(command)} failed with exit code {process.returncode}.")
         return printed
 
     def module(self, name: str, *arguments: str) -> list[str]:
-        """The command line of a module of the benchmark that runs as a process of its own."""
+        """Return the command that runs a module of the benchmark in its own process."""
         return [sys.executable, "-m", f"bench.{name}", *arguments]
 
     def cpu_seconds(self, process: subprocess.Popen[bytes]) -> float:
-        """The time that a program and those it started have computed so far."""
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        """Return the CPU time of a process and its running children."""
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         ticks = 0
-        for number in (process.pid, *map(int, listed)):
+        for number in (process.pid, *map(int, children)):
             fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """End a program politely, and when that does not help, with all that it started."""
+        """Terminate a process. If it does not end in time, kill its process group."""
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(END_SECONDS)
+                process.wait(TERMINATE_TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

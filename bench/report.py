@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """One line of the table: a figure, what it is compared with, and whether it meets its goal."""
+    """One line of the table: a figure, the figure to compare it with, and whether it meets its goal."""
 
-    what: str
+    name: str
     forewarn: str
-    against: str = ""
+    baseline: str = ""
     ratio: str = ""
     goal: str = ""
     met: bool | None = None
 
     @property
-    def verdict(self) -> str:
+    def result(self) -> str:
         return {True: "met", False: "**not met**", None: ""}[self.met]
 
 
@@ -36,37 +36,38 @@ HEADINGS = ("measured", "Forewarn", "compared with", "ratio", "goal", "result")
 ALIGNMENT = ("--", "-:", "-:", "-:", "-:", "--")
 
 
-def at_least(what: str, forewarn: str, against: str, ratio: float, goal: float) -> Row:
-    """A ratio that should reach the goal."""
-    return Row(what, forewarn, against, f"{ratio:.2f}", f"≥ {goal:g}", ratio >= goal)
+def at_least(name: str, forewarn: str, baseline: str, ratio: float, goal: float) -> Row:
+    """Return a row whose ratio must reach the goal."""
+    return Row(name, forewarn, baseline, f"{ratio:.2f}", f"≥ {goal:g}", ratio >= goal)
 
 
-def at_most(what: str, forewarn: str, against: str, ratio: float, goal: float) -> Row:
-    """A ratio that should not exceed the goal."""
-    return Row(what, forewarn, against, f"{ratio:.2f}", f"≤ {goal:g}", ratio <= goal)
+def at_most(name: str, forewarn: str, baseline: str, ratio: float, goal: float) -> Row:
+    """Return a row whose ratio must not exceed the goal."""
+    return Row(name, forewarn, baseline, f"{ratio:.2f}", f"≤ {goal:g}", ratio <= goal)
 
 
-def below(what: str, value: float, unit: str, goal: float, against: str = "") -> Row:
-    """A value that should stay below the goal."""
-    return Row(what, f"{value:,.3g} {unit}", against, "", f"< {goal:g} {unit}", value < goal)
+def below(name: str, value: float, unit: str, goal: float, baseline: str = "") -> Row:
+    """Return a row whose value must be below the goal."""
+    return Row(name, f"{value:,.3g} {unit}", baseline, "", f"< {goal:g} {unit}", value < goal)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The median of the rounds, with the smallest and the largest value."""
+    """Return the median, the minimum and the maximum."""
     return {"median": median(values), "minimum": min(values), "maximum": max(values)}
 
 
 def section(rows: Iterable[Row], machine: Mapping[str, str], rounds: int, day: date) -> str:
-    """The section "Results" of the page, to paste there: date, machine and table."""
-    about = (
-        f"Measured on {day.isoformat()}, {rounds} rounds each. {machine['cores']} cores of {machine['processor']}, "
-        f"{machine['kernel']}, Python {machine['python']}, SQLite {machine['sqlite']}, nginx {machine['nginx']}, "
+    """Return the text of the section "Results": date, machine and table."""
+    introduction = (
+        f"Measured on {day.isoformat()}, {rounds} {'round' if rounds == 1 else 'rounds'} each. "
+        f"{machine['cores']} cores of {machine['processor']}, {machine['kernel']}, "
+        f"Python {machine['python']}, SQLite {machine['sqlite']}, nginx {machine['nginx']}, "
         f"wrk {machine['wrk']}."
     )
-    return f"{about}\n\n{table(rows)}"
+    return f"{introduction}\n\n{table(rows)}"
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows as a Markdown table, in the form that script/format gives it."""
-    cells = ((row.what, row.forewarn, row.against, row.ratio, row.goal, row.verdict) for row in rows)
+    """Return the rows as a Markdown table, formatted as by script/format."""
+    cells = ((row.name, row.forewarn, row.baseline, row.ratio, row.goal, row.result) for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (HEADINGS, ALIGNMENT, *cells))

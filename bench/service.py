@@ -1,4 +1,4 @@
-"""`forewarn up` in a folder of its own, on free ports of the loopback, on the servers' core."""
+"""`forewarn up` with its own folder, on free loopback ports, on the core for servers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import subprocess
 
 FOREWARN = str(Path(sys.executable).with_name("forewarn"))
-START_SECONDS = 60
+START_TIMEOUT_SECONDS = 60
 POLLER = "poller"
 """The VM at 127.0.0.1."""
 
 
 def fleet_text(vms: int, size: str = "") -> str:
-    """A fleet of this many standalone VMs, of which the first is the poller at 127.0.0.1."""
+    """Return a fleet file with this number of standalone VMs. The first is the poller at 127.0.0.1."""
     text = f'[[vm]]\nname = "{POLLER}"\naddress = "127.0.0.1"\n'
     if vms > 1:
         text += f'\n[[vm]]\nname = "vm-{{n}}"\ncount = {vms - 1}\naddresses = "10.0.0.1-10.255.255.255"\n'
@@ -31,7 +31,7 @@ def fleet_text(vms: int, size: str = "") -> str:
 
 
 class Service:
-    """A service that can be stopped and started again over the same data."""
+    """A service that can stop, and start again with the same data."""
 
     def __init__(self, processes: Processes, folder: Path, fleet: str) -> None:
         folder.mkdir()
@@ -50,28 +50,28 @@ class Service:
         }
         self._processes = processes
         self._process: subprocess.Popen[bytes] | None = None
-        self._word: dict[str, Any] = {}
+        self._service_file: dict[str, Any] = {}
 
     def start(self, *options: str) -> float:
-        """Start it without a rate limit; seconds until the poller's first poll was answered."""
-        begun = time.perf_counter()
+        """Start the service without a rate limit. Return the seconds until the response to the first poll."""
+        started = time.perf_counter()
         command = [FOREWARN, "up", "--fleet", str(self.fleet_file), "--rate-limit", "0", *options]
         log = self.folder / "log"
         self._process = self._processes.start(command, SERVER_CORE, environment=self.environment, log=log)
-        self._word = self._wait_for_word(begun + START_SECONDS)
+        self._service_file = self._wait_until_started(started + START_TIMEOUT_SECONDS)
         self.poll()
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
-    def _wait_for_word(self, deadline: float) -> dict[str, Any]:
+    def _wait_until_started(self, deadline: float) -> dict[str, Any]:
         assert self._process is not None  # noqa: S101 - for the type checker
         path = self.data / "service.json"
         while time.perf_counter() < deadline and self._process.poll() is None:
             if path.exists():
-                word: dict[str, Any] = json.loads(path.read_text())
-                if word["pid"] == self._process.pid:
-                    return word
+                content: dict[str, Any] = json.loads(path.read_text())
+                if content["pid"] == self._process.pid:
+                    return content
             time.sleep(0.002)
-        raise RuntimeError(f"forewarn up did not come up: {(self.folder / 'log').read_text()[-2000:]}")
+        raise RuntimeError(f"forewarn up did not start: {(self.folder / 'log').read_text()[-2000:]}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -80,14 +80,16 @@ class Service:
 
     @property
     def metadata(self) -> tuple[str, int]:
-        return _address(self._word["metadata"])
+        return _address(self._service_file["metadata"])
 
     def control(self) -> Control:
-        """A connection to the control API."""
-        return Control(_address(self._word["control"]), Path(self._word["token_file"]).read_text().strip())
+        """Return a new connection to the control API."""
+        return Control(
+            _address(self._service_file["control"]), Path(self._service_file["token_file"]).read_text().strip()
+        )
 
     def poll(self, source: str = "127.0.0.1") -> None:
-        """One poll; the first of a group enables it."""
+        """Poll once. The first poll of a group enables its events."""
         connection = Connection(self.metadata, source)
         connection.exchange(poll_bytes())
         connection.close()
@@ -97,8 +99,8 @@ class Service:
         return self._processes.cpu_seconds(self._process)
 
     def resident_bytes(self) -> int:
-        """VmRSS, as the kernel counts it."""
-        status = Path(f"/proc/{self._word['pid']}/status").read_text()
+        """Return the resident memory of the service (VmRSS)."""
+        status = Path(f"/proc/{self._service_file['pid']}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 

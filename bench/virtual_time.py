@@ -1,4 +1,4 @@
-"""A restart with its fifteen minutes of notice and ten of settling, in virtual time."""
+"""A restart in virtual time, with its notice of fifteen minutes and its settle time of ten minutes."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from bench.service import POLLER, Service, fleet_text
 
 if TYPE_CHECKING:
     from bench.connection import Control
-    from bench.stage import Stage
+    from bench.context import Context
 
-TIMES = 21
+REPETITIONS = 21
 GOAL_MS = 50
 
 
-def measure(stage: Stage) -> Outcome:
-    """All requests over one connection: the restart, fifteen minutes (it starts), ten minutes (it is gone)."""
-    service = Service(stage.processes, stage.folder("virtual"), fleet_text(1))
+def measure(context: Context) -> Outcome:
+    """Request a restart, advance to its start and to its end. All requests use one connection."""
+    service = Service(context.processes, context.folder("virtual-time"), fleet_text(1))
     service.start("--clock", "virtual")
     control = service.control()
-    took_ms = [_once(control) * 1000 for _ in range(TIMES)]
+    durations_ms = [_run_once(control) * 1000 for _ in range(REPETITIONS)]
     control.close()
     service.stop()
-    stage.say(f"virtual: {median(took_ms):.1f} ms, {max(took_ms):.1f} ms at most")
-    row = below("a 15-minute event in virtual time", median(took_ms), "ms", GOAL_MS, f"maximum {max(took_ms):.1f} ms")
-    return Outcome([row], {"milliseconds": took_ms, **spread(took_ms)})
+    context.log(f"virtual-time: median {median(durations_ms):.1f} ms, maximum {max(durations_ms):.1f} ms")
+    row = below(
+        "a 15-minute event in virtual time", median(durations_ms), "ms", GOAL_MS, f"maximum {max(durations_ms):.1f} ms"
+    )
+    return Outcome([row], {"milliseconds": durations_ms, **spread(durations_ms)})
 
 
-def _once(control: Control) -> float:
-    begun = time.perf_counter()
+def _run_once(control: Control) -> float:
+    started = time.perf_counter()
     event_id = control.restart(POLLER)
     control.call("POST", "/v1/clock/advance", {"by": "15m"})
-    seconds = time.perf_counter() - begun
-    _check(control, event_id, "started")
-    begun = time.perf_counter()
+    seconds = time.perf_counter() - started
+    _check_status(control, event_id, "started")
+    started = time.perf_counter()
     control.call("POST", "/v1/clock/advance", {"by": "10m"})
-    seconds += time.perf_counter() - begun
-    _check(control, event_id, "completed")
+    seconds += time.perf_counter() - started
+    _check_status(control, event_id, "completed")
     return seconds
 
 
-def _check(control: Control, event_id: str, wanted: str) -> None:
-    found = control.call("GET", f"/v1/events/{event_id}")["status"]
-    if found != wanted:
-        raise RuntimeError(f"Event {event_id} is {found}, not {wanted}")
+def _check_status(control: Control, event_id: str, expected: str) -> None:
+    status = control.call("GET", f"/v1/events/{event_id}")["status"]
+    if status != expected:
+        raise RuntimeError(f"Event {event_id} is {status}, not {expected}.")

@@ -1,4 +1,4 @@
-"""wrk: 64 keep-alive connections from one thread on the load's core."""
+"""wrk, the load generator: 64 keep-alive connections from one thread, on the core for load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 64
 
-# Only `done` is defined: wrk then sends prepared bytes and calls no Lua while it measures.
+# The script defines only `done`, so wrk sends prepared bytes and runs no Lua code during the measurement.
 SCRIPT = """
 done = function(summary, latency, requests)
   local errors = summary.errors
@@ -27,7 +27,7 @@ end
 
 
 class Load(NamedTuple):
-    """What wrk saw in one round."""
+    """The result of one round."""
 
     requests: int
     per_second: float
@@ -43,19 +43,19 @@ class Wrk:
         self._script = folder / "report.lua"
         self._script.write_text(SCRIPT)
 
-    def run(self, address: tuple[str, int], seconds: int, answer_bytes: int, if_none_match: str = "") -> Load:
-        """One round. Every answer must be as long as the one that was compared before, and none an error."""
+    def run(self, address: tuple[str, int], seconds: int, response_bytes: int, if_none_match: str = "") -> Load:
+        """Run one round. Raise an error unless all responses succeed and have this size."""
         command = [program("wrk"), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(self._script)]
         command += ["-H", "Metadata: true"]
         if if_none_match:
             command += ["-H", f"If-None-Match: {if_none_match}"]
         command.append(f"http://{address[0]}:{address[1]}{DOCUMENT}")
         printed = self._processes.output_of(command, LOAD_CORE).decode()
-        found: dict[str, Any] = json.loads(printed.partition("RESULT ")[2])
-        if found["errors"]:
-            raise RuntimeError(f"wrk met {found['errors']} errors: {printed}")
-        # What is under way when a round ends counts as bytes and not as a request: a few of each connection.
-        surplus = found["bytes"] - found["requests"] * answer_bytes
-        if not 0 <= surplus <= 4 * CONNECTIONS * answer_bytes:
-            raise RuntimeError(f"Some answers were not {answer_bytes} bytes long: {printed}")
-        return Load(found["requests"], found["requests"] / found["seconds"], found["p50_ms"], found["p99_ms"])
+        result: dict[str, Any] = json.loads(printed.partition("RESULT ")[2])
+        if result["errors"]:
+            raise RuntimeError(f"wrk counted {result['errors']} errors: {printed}")
+        # wrk counts the bytes of requests that are in progress at the end, but not the requests: a few per connection.
+        surplus = result["bytes"] - result["requests"] * response_bytes
+        if not 0 <= surplus <= 4 * CONNECTIONS * response_bytes:
+            raise RuntimeError(f"Some responses do not have {response_bytes} bytes: {printed}")
+        return Load(result["requests"], result["requests"] / result["seconds"], result["p50_ms"], result["p99_ms"])

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / ".mutate"
 
-# Not the tests of the source text (project), of the agent, and of the service as a whole (acceptance): they are slow.
+# Without the slow tests: of the project's files (project), of the agent, and of the whole service (acceptance).
 TESTS = ("unit", "http", "contracts", "golden", "testing", "verify")
 NOT_RUN = ("http/test_openapi.py",)  # it takes minutes and tests the control API only
-# To load every installed plugin would take longer than most tests.
+# Loading every installed plugin would take longer than most tests.
 PLUGINS = ("anyio.pytest_plugin", "_hypothesis_pytestplugin", "forewarn.pytest_plugin", "pytest_timeout")
 
 # Python runs this file at the start of every process that a test starts.

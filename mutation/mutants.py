@@ -43,8 +43,8 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr,
 }
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
-TYPING_CALLS = {"cast", "TypeVar", "NewType", "ParamSpec", "getLogger"}
-LOGGERS = {"logger", "logging", "warnings"}
+TYPING_CALLS = {"cast", "TypeVar", "NewType", "ParamSpec", "getLogger", "get_logger"}
+LOGGERS = {"_log", "logger", "logging", "warnings"}
 FOR_PEOPLE = {"__repr__", "__str__"}
 NAMES_ONLY = {"__slots__", "__all__", "__match_args__"}
 
@@ -94,7 +94,7 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
     found: dict[tuple[int, int, str], Mutant] = {}
     for names, (operator, node, text) in _walk(ast.parse(source), "", ()):
         start, end = _span(node, starts)
-        line, last_line = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined] # all have a place
+        line, last_line = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined] # all have a position
         mutant = Mutant(path, operator, line, last_line, start, end, text, names)
         if source[start:end].decode() != text:
             found.setdefault((start, end, text), mutant)
@@ -102,7 +102,7 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
 
 
 def _span(node: ast.AST, starts: list[int]) -> tuple[int, int]:
-    place: ast.expr = node  # type: ignore[assignment] # only nodes that have a place are replaced
+    place: ast.expr = node  # type: ignore[assignment] # only nodes with a position are replaced
     return starts[place.lineno - 1] + place.col_offset, starts[(place.end_lineno or 0) - 1] + (
         place.end_col_offset or 0
     )
@@ -116,7 +116,7 @@ def _walk(node: ast.AST, function: str, names: tuple[str, ...]) -> Iterator[tupl
         function, names = getattr(node, "name", "lambda"), ()
     elif isinstance(node, ast.Assign | ast.AnnAssign | ast.ClassDef) and not function:
         names = _defined(node) or names
-    # Without a field that __init__ sets, almost every test fails. Such mutants say nothing.
+    # Almost every test fails without a field that __init__ sets, so such a mutant shows nothing.
     if function != "__init__" or not isinstance(node, ast.Assign | ast.AnnAssign):
         yield from ((names, change) for change in _changes(node))
     for child in _children(node):
@@ -230,7 +230,7 @@ def _of_constant(node: ast.Constant) -> Iterator[Change]:
             yield "constant", node, repr(number + 1)
         case str() as text if text and not any(
             character.isspace() for character in text
-        ):  # text with spaces is for people
+        ):  # text with spaces is a message for people
             yield "constant", node, repr("x" + text)
         case bytes() as octets if octets.strip():
             yield "constant", node, repr(b"x" + octets)

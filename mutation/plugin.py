@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(os.environ["MUTATION_RUN"])
 STDERR = os.dup(2)
-"""A copy from before pytest captures it."""
+"""A copy of standard error, made before pytest captures it."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,7 +79,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._table[:] = self._empty
-        sys.settrace(self._trace)  # Python drops it when it raises: at the recursion limit, or by a signal
+        sys.settrace(self._trace)  # Python removes it after an exception in it, such as a recursion error
         self._passed = True
         begin = time.monotonic()
         try:

@@ -1,7 +1,7 @@
 """Makes small changes to the source, one at a time, and reports those that no test notices. Run it with script/mutate.
 
 Each mutant is written to a copy of src. Only the tests that reach its lines run on that copy: one case of each
-test function first, fast tests first. Long lists of tests are cut, and the rest runs when all mutants had their turn.
+test function first, fast tests first. A mutant with many tests runs some of them, and the others after all mutants.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Outcome:
     result: str
     """`killed`, `survived`, or `not reached`: no test runs its lines, so it survives."""
     by: str
-    """The test that failed, or how else the run ended."""
+    """The test that failed, or another reason, such as a timeout."""
     tests_run: int
     tests_reaching: int
     seconds: float
@@ -78,8 +78,8 @@ def sample(sources: dict[str, bytes], count: int, seed: int, only: str) -> list[
     for mutant in pool:
         turns[mutant] = turn[mutant.path, mutant.line]
         turn[mutant.path, mutant.line] += 1
-    able = (mutant for mutant in sorted(pool, key=turns.__getitem__) if mutant.compiles(sources[mutant.path]))
-    return list(islice(able, count))
+    compiling = (mutant for mutant in sorted(pool, key=turns.__getitem__) if mutant.compiles(sources[mutant.path]))
+    return list(islice(compiling, count))
 
 
 def in_order(reaching: Sequence[Test]) -> list[Test]:
@@ -87,10 +87,10 @@ def in_order(reaching: Sequence[Test]) -> list[Test]:
     turn: Counter[str] = Counter()
     ranked: list[tuple[int, int, str, float, Test]] = []
     for test in reaching:
-        # Cases of one test function are alike, so one of each function comes first. Tests of similar length stay
+        # Cases of one test function are alike, so one of each function comes first. Tests of similar duration stay
         # together by file, because they may share a fixture.
-        length = int(test.seconds * 10).bit_length()
-        ranked.append((turn[test.function].bit_length(), length, test.file, test.seconds, test))
+        duration = int(test.seconds * 10).bit_length()
+        ranked.append((turn[test.function].bit_length(), duration, test.file, test.seconds, test))
         turn[test.function] += 1
     return [test for *_, test in sorted(ranked, key=lambda entry: entry[:4])]
 
@@ -129,7 +129,7 @@ class Copy:
 
     def _pytest(self, tests: Sequence[Test], stop: str) -> tuple[str, list[str]]:
         files = dict.fromkeys(test.file for test in tests)
-        limit_seconds = 60 + 3 * sum(test.seconds for test in tests)
+        timeout_seconds = 60 + 3 * sum(test.seconds for test in tests)
         output = self._folder / "output"
         with output.open("wb") as written:
             process = subprocess.Popen(
@@ -142,9 +142,9 @@ class Copy:
                 start_new_session=True,
             )
             try:
-                code = process.wait(limit_seconds)
+                code = process.wait(timeout_seconds)
             except subprocess.TimeoutExpired:
-                return f"timeout after {limit_seconds:.0f} s", []
+                return f"timeout after {timeout_seconds:.0f} s", []
             finally:
                 process.kill()
                 process.wait()
@@ -163,8 +163,8 @@ class Run:
     """Hands out mutants to the workers until none is left or time is up."""
 
     def __init__(self, mutants: list[Mutant], sources: dict[str, bytes], covered: Coverage, folder: Path) -> None:
-        # With the number of tests that the mutant has survived.
-        self._waiting = deque((mutant, 0) for mutant in mutants)
+        # Each mutant with the number of tests that it has survived.
+        self._queue = deque((mutant, 0) for mutant in mutants)
         self._total = len(mutants)
         self._sources = sources
         self._covered = covered
@@ -184,16 +184,16 @@ class Run:
         copy = Copy(self._folder / name)
         while True:
             with self._lock:
-                if self._stopped.is_set() or not self._waiting or time.monotonic() > until:
+                if self._stopped.is_set() or not self._queue or time.monotonic() > until:
                     return
-                mutant, survived = self._waiting.popleft()
+                mutant, survived = self._queue.popleft()
             outcome = self._try(copy, mutant, survived)
             with self._lock:
                 if self._stopped.is_set():
                     return
                 self.outcomes[mutant.id] = outcome
                 if outcome.result == "survived" and outcome.tests_run < outcome.tests_reaching:
-                    self._waiting.append((mutant, outcome.tests_run))
+                    self._queue.append((mutant, outcome.tests_run))
                 where = f"{outcome.path}:{outcome.line}"
                 text = f"{outcome.result:11} {outcome.id} {where:32} {outcome.operator:12} {outcome.seconds:5.1f} s"
                 print(f"[{len(self.outcomes):3}/{self._total}] {text}  {outcome.by}", flush=True)
@@ -288,10 +288,13 @@ def show(sources: dict[str, bytes], wanted: str) -> None:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("script/mutate", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--mutants", type=int, default=MUTANTS, metavar="N", help="how many mutants (default: 300)")
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="chooses the mutants (default: 1)")
+    parser.add_argument("--mutants", type=int, default=MUTANTS, metavar="N", help="number of mutants (default: 300)")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="seed of the random choice (default: 1)")
     parser.add_argument(
-        "--only", default="", metavar="PREFIX", help="only files whose path starts with it, like core/rollout"
+        "--only",
+        default="",
+        metavar="PREFIX",
+        help="mutate only files with this path prefix, like core/rollout",
     )
     parser.add_argument(
         "--minutes", type=float, default=MINUTES, metavar="N", help="start no mutant after N minutes (default: 55)"

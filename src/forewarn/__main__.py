@@ -1,4 +1,4 @@
-"""forewarn, and python -m forewarn: the command line."""
+"""Entry point of `forewarn` and `python -m forewarn`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run what was typed. An agent stays for years: it is started without what the other commands need."""
+    """Run the command line. An agent runs for years: do not load what only the other commands need."""
     if sys.argv[1:2] == ["agent"]:
         from forewarn.agent.cli.main import main as run_agent
 

@@ -77,8 +77,8 @@ def test_killed_in_the_middle_of_a_handler(scene: Scene, step: str, gone: bool, 
         event.cancel()
     if outlives:
         agent.start()
-        # What was begun for an event that is gone is ended, and undone; all else is waited for.
-        agent.until_logged("is ended" if gone and action == "prepare" else "is waited for")
+        # The agent ends the program of an event that is gone. It waits for any other.
+        agent.until_logged("ending process" if gone and action == "prepare" else "waiting for process")
     diary.release(action, name)
     if not outlives:
         agent.until(diary.has(f"end {step}"), "the end")

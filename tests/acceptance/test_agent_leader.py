@@ -31,7 +31,7 @@ approve = "leader"
 [peers]
 listen = "127.0.0.1:{port}"
 secret_file = "../peers.secret"
-silence = "6s"
+timeout = "6s"
 members = {{{members}}}
 """
 
@@ -248,7 +248,7 @@ def test_a_member_killed_when_it_is_ready(make_trio: Callable[..., Trio], killed
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    # That it waiting for nobody else means that it has heard the one that is killed, which is ready.
+    # It waits only for web-2, so it has a response of the one that is killed, which is ready.
     trio.until_why(approver, "waiting for web-2 (preparing)")
     trio.agents[killed].kill()
     trio.diaries["web-2"].release("prepare", "web")

@@ -90,7 +90,7 @@ def test_systemd_hears_from_it_until_it_stops(agent: AgentProcess, tmp_path: Pat
         agent.start()
         words = iter(lambda: systemd.recv(1000), b"")
         assert b"READY=1" in words
-        assert next(words).startswith(b"WATCHDOG=1\nSTATUS=nothing is coming")
+        assert next(words).startswith(b"WATCHDOG=1\nSTATUS=no events")
         assert agent.stop() == 0
         while (word := systemd.recv(1000)) != b"STOPPING=1":
             assert word.startswith(b"WATCHDOG=1\n")

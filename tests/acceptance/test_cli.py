@@ -1,4 +1,4 @@
-"""The command line as a person types it, and as a program reads it."""
+"""The command line: help, output for people and as JSON, errors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from command_line import typed
-from forewarn.cli import NOUNS
+from forewarn.cli import NOUNS, SECTIONS, root
 from forewarn.testing import ServiceProcess
 from forewarn.testing.client import DOCUMENT
 
@@ -72,7 +74,7 @@ def test_vms_are_listed_and_shown(service: ServiceProcess) -> None:
     assert parsed(service, "vm", "show", "web-1")["update_domain"] == 1
 
 
-def test_a_restart_from_announcement_to_the_end(service: ServiceProcess) -> None:
+def test_a_restart_from_request_to_end(service: ServiceProcess) -> None:
     said = run(service, "vm", "restart", "web-0")
     assert "Reboot scheduled: restart of web-0, not before " in said
     assert " UTC (in 15m)." in said
@@ -85,7 +87,7 @@ def test_a_restart_from_announcement_to_the_end(service: ServiceProcess) -> None
     assert (approved["status"], approved["approved_by"]) == ("started", "admin")
     assert "by admin" in run(service, "event", "list")
     run(service, "clock", "advance", "10m")
-    assert run(service, "event", "list") == "No event is coming or under way.\n"
+    assert run(service, "event", "list") == "No scheduled or started events.\n"
     assert event_id[:8] in run(service, "event", "list", "--all")
     assert "completed" in run(service, "event", "show", event_id[:8])
     history = [entry["kind"] for entry in parsed(service, "event", "history", event_id)["history"]]
@@ -103,7 +105,7 @@ def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:
     assert f"{event['id']} has ended (cancelled)" in again.stderr
 
 
-def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
+def test_an_unknown_vm_rejects_the_whole_request(service: ServiceProcess) -> None:
     before = parsed(service, "event", "list", "--all")
     refused = typed(service, "vm", "restart", "web-0", "wbe-1")
     assert refused.returncode == 3
@@ -113,12 +115,12 @@ def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
         run(service, "event", "cancel", operation["events"][0]["id"])
 
 
-def test_who_never_asked_gets_no_notice_and_it_is_said(service: ServiceProcess) -> None:
+def test_a_vm_that_never_polled_gets_no_notice(service: ServiceProcess) -> None:
     said = run(service, "vm", "restart", "quiet")
     assert said.startswith("No notice: quiet has never polled. The restart of quiet starts now.\n")
 
 
-def test_the_document_is_what_the_vm_gets(service: ServiceProcess) -> None:
+def test_the_document_has_the_same_bytes_as_a_poll(service: ServiceProcess) -> None:
     for version in ("2017-08-01", "2020-07-01"):
         result = typed(service, "vm", "document", "web-1", "--api-version", version)
         target = DOCUMENT.replace("2020-07-01", version)
@@ -138,9 +140,9 @@ def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_pat
     assert parsed(service, "fleet", "show")["vms"] == 3
     more = tmp_path / "more.toml"
     more.write_text(FLEET + '\n[[vm]]\nname = "new-0"\n')
-    assert "is in order: 4 VMs" in run(service, "fleet", "check", str(more))
+    assert "is valid: 4 VMs" in run(service, "fleet", "check", str(more))
     assert parsed(service, "fleet", "apply", str(more))["added"] == ["new-0"]
-    assert "Nothing to change" in run(service, "fleet", "apply", str(more))
+    assert "No changes: " in run(service, "fleet", "apply", str(more))
     more.write_text(FLEET)
     assert "new-0" in run(service, "fleet", "apply", str(more))
     (operation,) = parsed(service, "vm", "restart", "web-1")["operations"]
@@ -163,7 +165,7 @@ def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_pat
         ('[[vm]]\nname = "a"\naddress = "10.0.0.256"\n', ':3: vm "a".address: '),
     ],
 )
-def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
+def test_an_error_in_a_fleet_file_has_line_and_key(
     service: ServiceProcess, tmp_path: Path, text: str, where: str
 ) -> None:
     path = tmp_path / "bad.toml"
@@ -179,7 +181,7 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
     [
         (("vm", "show", "web-00"), 3, "Did you mean 'web-0'?"),
         (("event", "show", "nonsense"), 3, "Unknown event 'nonsense'."),
-        (("clock", "advance", "soon"), 2, "'soon' is not a duration. Write it like 90s, 14m50s, 2h or 7d."),
+        (("clock", "advance", "soon"), 2, "DURATION: 'soon' is not a duration. Write it like 90s, 14m50s, 2h or 7d."),
         (("vn", "list"), 2, "Did you mean 'vm'?"),
         (("vm", "restart"), 2, "Missing argument 'NAME...'"),
         (("fleet", "check", "nowhere.toml"), 2, "Cannot read nowhere.toml: No such file or directory"),
@@ -190,7 +192,7 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
         (("settings", "--config", "nowhere.toml"), 2, "the file does not exist"),
     ],
 )
-def test_a_wrong_word_gets_a_clear_error(
+def test_an_invalid_command_has_a_clear_error(
     service: ServiceProcess, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     result = typed(service, *arguments)
@@ -199,7 +201,7 @@ def test_a_wrong_word_gets_a_clear_error(
     assert "Traceback" not in result.stderr
 
 
-def test_settings_say_where_each_value_came_from(service: ServiceProcess, tmp_path: Path) -> None:
+def test_settings_show_the_origin_of_each_value(service: ServiceProcess, tmp_path: Path) -> None:
     config = tmp_path / "forewarn.toml"
     config.write_text("speed = 30\nrate_limit = 7\npreview_versions = true\n")
     result = typed(
@@ -233,6 +235,57 @@ def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
         assert "--clock virtual" in refused.stderr
     finally:
         service.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("vm", "restart", "web-0", "--notice", "soon"), "--notice: 'soon' is not a duration."),
+        (("vm", "migrate", "web-0", "--postpone-deadline", "never"), "--postpone-deadline: 'never' is not a time."),
+        (("rollout", "start", "--hosts", "host-a", "--max-unavailable", "0"), "Invalid --max-unavailable '0': "),
+        (("host", "update", "host-a", "--duration", "0s"), "Invalid --duration '0s': "),
+        (("fault", "add", "429", "--vm", ""), "--vm: must be the name of a VM."),
+        (("clock", "advance", "soon"), "DURATION: 'soon' is not a duration."),
+        (("clock", "advance", "1s", "--seen-by", "web-0", "--timeout", "0s"), "--timeout: must be more than 0s"),
+        (("history", "--since", "yesterday"), "--since: "),
+        (("event", "watch", "--after", "x"), "--after: 'x' is not a whole number"),
+        (("token", "create", "ci", "--role", "viewer", "--expires", "never"), "--expires: 'never' is not a time."),
+        (("group", "policy", "web", "--window", "saz 02:00 4h"), "--window: "),
+    ],
+)
+def test_an_error_names_the_option_and_not_the_member_of_the_request(
+    service: ServiceProcess, arguments: tuple[str, ...], message: str
+) -> None:
+    result = typed(service, *arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"forewarn: {message}")
+
+
+def groups() -> dict[str, click.Group]:
+    found = {noun: root.get_command(click.Context(root), noun) for noun in NOUNS}
+    return {noun: command for noun, command in found.items() if isinstance(command, click.Group)}
+
+
+def test_the_help_fits_on_a_screen() -> None:
+    lines = CliRunner().invoke(root, ["--help"]).output.splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) < 80
+    assert [line for line in lines if line.endswith(":")] == [f"{title}:" for title in SECTIONS]
+
+
+def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
+    for noun, text in NOUNS.items():
+        command = root.get_command(click.Context(root), noun)
+        assert command is not None
+        assert (command.help or "").partition("\n\n")[0] == text
+
+
+@pytest.mark.parametrize("noun", groups())
+def test_no_help_is_cut_in_a_list_of_commands(noun: str) -> None:
+    output = CliRunner().invoke(root, [noun, "--help"]).output
+    assert "..." not in output.partition("Commands:")[2]
+    for verb in groups()[noun].commands.values():
+        assert len((verb.help or "").partition("\n\n")[0]) <= 70
 
 
 def test_only_up_loads_the_servers() -> None:

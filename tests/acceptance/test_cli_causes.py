@@ -1,4 +1,4 @@
-"""Bringing things about from the command line: every noun, dry runs, watching, and questions."""
+"""Operations from the command line: every noun, dry runs, --wait, and confirmations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
 
 @pytest.fixture
 def service(forewarn: Service) -> Service:
-    """One to which all but `quiet` listen."""
+    """A service with events enabled for all VMs but `quiet`."""
     forewarn.document()
     forewarn.document(source=POOL)
     return forewarn
@@ -80,13 +80,13 @@ def only_event(service: Service) -> str:
     return str(event["id"])
 
 
-def test_a_dry_run_says_who_would_be_told_what_and_changes_nothing(service: Service) -> None:
+def test_a_dry_run_shows_what_would_happen_and_changes_nothing(service: Service) -> None:
     before = service.control("GET", "/v1/operations?all=true").body
     said = run(service, "host", "update", "rack-1-a", "--impact", "freeze", "--duration", "7s", "--dry-run")
-    assert said.startswith("Dry run: nothing is changed.\n")
+    assert said.startswith("Dry run: nothing was changed.\n")
     assert "quiet has never polled" in said
     assert "Freeze scheduled for web-0: host-update of rack-1-a (web-0, pool_0, quiet), not before " in said
-    assert "event " not in said, "there is none to name"
+    assert "event " not in said, "a dry run creates no event"
     for arguments in (
         ("vm", "restart", "web-0"),
         ("vm", "redeploy", "web-0"),
@@ -114,11 +114,11 @@ def test_hosts_from_the_command_line(service: Service) -> None:
     assert parsed(service, "event", "list")["events"] == []
     said = run(service, "host", "fail", "rack-1-b", "--as", "redeploy")
     assert "Redeploy started for web-1" in said
-    assert "web-1 goes to " in said
+    assert "web-1 moves to " in said
     assert "Unknown host 'rack-1-x'. Did you mean 'rack-1-a'?" in run(
         service, "host", "update", "rack-1-x", code=3
     ).replace("rack-1-b", "rack-1-a").replace("rack-1-c", "rack-1-a")
-    assert "Invalid duration '0s'" in run(service, "host", "update", "rack-1-a", "--duration", "0s", code=2)
+    assert "Invalid --duration '0s'" in run(service, "host", "update", "rack-1-a", "--duration", "0s", code=2)
 
 
 def test_an_event_is_postponed_and_explained(service: Service) -> None:
@@ -127,7 +127,7 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
     said = run(service, "event", "explain", event)
     assert "live-migration. The platform moves the running VM to another host." in said
     assert "[ ] approval of web, until " in said
-    assert "Next: It starts when all waits are over. At the latest " in said
+    assert "Next: It starts when all conditions are met. Latest time: " in said
     assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h", "--dry-run")
     assert "(in 15m)" in run(service, "event", "show", event)
     assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h")
@@ -139,7 +139,7 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
     assert "[x] the fabric to migrate: done " in run(service, "event", "explain", event)
 
 
-def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
+def test_wait_shows_each_change_until_the_operation_ends(service: Service) -> None:
     watching = subprocess.Popen(
         [*COMMAND, "vm", "restart", "web-0", "--wait"],
         env={**os.environ, **service.environment},
@@ -150,14 +150,14 @@ def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
     lines = iter(watching.stdout.readline, "")
     assert next(line for line in lines if "scheduled; not approved by web" in line)
     service.advance("15m")
-    assert next(line for line in lines if "carried out" in line) == "restart of web-0: carried out, settling\n"
+    assert next(line for line in lines if "settling" in line) == "restart of web-0: executed, settling\n"
     service.advance("10m")
     assert next(lines) == "restart of web-0: done\n"
     assert watching.wait() == 0
     watching.stdout.close()
 
 
-def test_watching_something_that_is_cancelled_ends_with_its_code(service: Service) -> None:
+def test_wait_for_a_cancelled_operation_exits_with_the_code_of_a_conflict(service: Service) -> None:
     watching = subprocess.Popen(
         [*COMMAND, "vm", "restart", "web-0", "--wait"],
         env={**os.environ, **service.environment},
@@ -185,12 +185,12 @@ def test_a_rollout_from_plan_to_end(service: Service) -> None:
     run(service, "rollout", "pause", rollout[:8])
     service.advance("2h")
     assert "paused" in run(service, "rollout", "show", rollout)
-    assert "1 hosts in 1 waves" in run(service, "rollout", "show", rollout, "--plan")
+    assert "1 host in 1 wave: " in run(service, "rollout", "show", rollout, "--plan")
     run(service, "rollout", "resume", rollout)
     assert "already includes" in run(service, "rollout", "start", "--hosts", "rack-1-b", code=4)
     service.advance("2h")
     assert parsed(service, "rollout", "show", rollout)["status"] == "done"
-    assert "No rollout is under way." in run(service, "rollout", "list")
+    assert "No running or paused rollouts." in run(service, "rollout", "list")
     assert "is done. It cannot be cancelled" in run(service, "rollout", "cancel", rollout, code=4)
     assert "No host matches 'rock-*'." in run(service, "rollout", "start", "--hosts", "rock-*", code=2)
 
@@ -209,7 +209,7 @@ def test_policy_is_changed_at_run_time(service: Service) -> None:
 
 
 @pytest.mark.forewarn(fabric="manual")
-def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
+def test_an_operator_marks_operations_done_or_failed(service: Service) -> None:
     run(service, "vm", "restart", "web-0")
     service.approve(only_event(service))
     (operation,) = parsed(service, "operation", "list")["operations"]
@@ -258,8 +258,8 @@ def test_a_failed_attempt_is_shown_with_the_next_one(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])
-def test_what_cannot_be_undone_is_asked_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
-    """Elsewhere nothing asks: every other test of this file has no terminal."""
+def test_a_deletion_needs_confirmation_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
+    """Without a terminal there is no question: all other tests of this file have none."""
     main, terminal = pty.openpty()
     asking = subprocess.Popen(
         [*COMMAND, "vm", "delete", "pool_2"],
@@ -270,7 +270,7 @@ def test_what_cannot_be_undone_is_asked_on_a_terminal(service: Service, answer: 
     )
     os.close(terminal)
     seen = b""
-    while b"Delete pool_2? [y/N]" not in seen:
+    while b"Delete pool_2? This cannot be undone. [y/N]" not in seen:
         seen += os.read(main, 1000)
     os.write(main, answer.encode() + b"\n")
     asking.wait()

@@ -74,24 +74,24 @@ def history(service: Reachable) -> list[tuple[str, str]]:
 
 
 def test_add_list_and_clear(service: Service) -> None:
-    assert run(service, "fault", "list") == "No fault is active: the endpoint answers as it should.\n"
-    assert run(service, "fault", "add", "429") == "f1: 429 of all on GET, once.\n"
+    assert run(service, "fault", "list") == "No active faults.\n"
+    assert run(service, "fault", "add", "429") == "f1: 429 for GET requests of all VMs, once.\n"
     added = run(
         service, "fault", "add", "SLOW", "--vm", "web-0", "--method", "any", "--count", "1500", "--delay", "0.5s"
     )
-    assert added == "f2: slow of web-0 on any, 1,500 times.\n"
+    assert added == "f2: slow for all requests of web-0, 1,500 times.\n"
     assert run(service, "fault", "add", "500", "--method", "post", "--duration", "10m").startswith(
-        "f3: 500 of all on POST, until "
+        "f3: 500 for POST requests of all VMs, until "
     )
     lines = [line.split() for line in run(service, "fault", "list").splitlines()]
     assert lines[0] == ["fault", "kind", "VM", "method", "remaining", "delay", "hits", "added", "by"]
     assert lines[2] == ["f1", "429", "all", "GET", "once", "0", "admin"]
     assert lines[3] == ["f2", "slow", "web-0", "any", "1,500", "times", "0.5s", "0", "admin"]
     assert service.request().status == 429
-    assert run(service, "fault", "clear", "f2") == "f2 (slow) is cleared. Hits: 0.\n"
+    assert run(service, "fault", "clear", "f2") == "f2 (slow) was cleared. Hits: 0.\n"
     assert service.approve("x").status == 500
-    assert run(service, "fault", "clear", "--all") == "f3 (500) is cleared. Hits: 1.\n"
-    assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
+    assert run(service, "fault", "clear", "--all") == "f3 (500) was cleared. Hits: 1.\n"
+    assert run(service, "fault", "clear", "--all") == "No active faults.\n"
     assert service.request().status == 200
     assert history(service) == [
         ("fault-added", "f1: 429 once"),
@@ -125,9 +125,9 @@ def test_each_verb_as_json(service: Service) -> None:
 
 
 def test_disabled_says_what_it_has_done(service: Service) -> None:
-    assert run(service, "fault", "add", "disabled") == "f1: disabled, at once: one group.\n"
-    assert run(service, "fault", "add", "disabled") == "f2: disabled, at once: 0 groups.\n"
-    assert run(service, "fault", "list").startswith("No fault")
+    assert run(service, "fault", "add", "disabled") == "f1: disabled, applied immediately to one group.\n"
+    assert run(service, "fault", "add", "disabled") == "f2: disabled, applied immediately to 0 groups.\n"
+    assert run(service, "fault", "list").startswith("No active faults")
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_disabled_says_what_it_has_done(service: Service) -> None:
         (("add", "slwo"), 2, "Did you mean 'slow'?"),
         (("add", "empty", "--method", "POST"), 2, "Faults for POST: slow, 410, 429, 500, reset."),
         (("add", "500", "--count", "0"), 2, "write a whole number from 1 to 1,000,000."),
-        (("add", "500", "--duration", "0s"), 2, "Invalid duration '0s': write more than 0s"),
-        (("add", "500", "--duration", "soon"), 2, "'soon' is not a duration."),
+        (("add", "500", "--duration", "0s"), 2, "Invalid --duration '0s': write more than 0s"),
+        (("add", "500", "--duration", "soon"), 2, "--duration: 'soon' is not a duration."),
         (("add", "slow", "--delay", "11m"), 2, "at most 10m."),
         (("add", "500", "--vm", "bd"), 3, "Unknown VM 'bd'. Did you mean 'db'?"),
         (("clear", "f9"), 3, "Unknown fault 'f9'. List them with: forewarn fault list"),
-        (("clear",), 2, "name one fault, or use --all."),
-        (("clear", "f1", "--all"), 2, "name one fault, or use --all."),
+        (("clear",), 2, "use the id of a fault, or --all."),
+        (("clear", "f1", "--all"), 2, "use the id of a fault, or --all."),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(
@@ -162,7 +162,7 @@ def test_not_unless_it_is_allowed(make_service: MakeService, arguments: tuple[st
     answer = service.control("POST", "/v1/faults", {"kind": "500"})
     assert (answer.status, answer.json()["title"]) == (403, "Forbidden")
     assert service.all("/v1/faults") == []
-    assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
+    assert run(service, "fault", "clear", "--all") == "No active faults.\n"
     assert service.request().status == 200
     assert metrics(service)["forewarn_active_faults[]"] == 0
     assert history(service) == []

@@ -237,7 +237,7 @@ def test_the_command_says_when_there_is_more(forewarn: Service) -> None:
     assert "the newest 100" in result.stderr
     assert len(result.stdout.splitlines()) == 102
     assert typed(forewarn, "history", "--last", "5").stderr == ""
-    assert typed(forewarn, "history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
+    assert typed(forewarn, "history", "--vm", "nobody").stdout == "No entries.\n"
 
 
 def test_the_command_says_what_is_wrong(service: Service) -> None:
@@ -246,8 +246,8 @@ def test_the_command_says_what_is_wrong(service: Service) -> None:
         (("--type", "rebot"), "Did you mean 'Reboot'"),
         (("--kind", "carried out"), "'carried out' is now called 'executed'"),
         (("--last", "0"), "1<=x<=1000"),
-        (("--last", "5", "--all"), "not both"),
-        (("--vm", ""), "empty"),
+        (("--last", "5", "--all"), "Use either --last N or --all."),
+        (("--vm", ""), "--vm: is empty"),
     ):
         result = typed(service, "history", *arguments)
         assert (result.returncode, words in result.stderr) == (2, True), result

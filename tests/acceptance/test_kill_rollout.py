@@ -97,7 +97,7 @@ def rollout(tmp_path: Path) -> Iterator[Rollout]:
     found.program.end()
 
 
-def walk_a_wave(rollout: Rollout, may_kill: Callable[[str], None]) -> None:
+def run_a_wave(rollout: Rollout, may_kill: Callable[[str], None]) -> None:
     """From the announcement to the pause after it."""
     service, program = rollout.service, rollout.program
     may_kill("announced")
@@ -131,9 +131,9 @@ def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rol
         if not rollout.kills[when] or rng.random() < 0.3:
             rollout.kill(when)
 
-    while rollout["status"] == "walking":
-        walk_a_wave(rollout, may_kill)
-        if rollout["status"] == "walking":
+    while rollout["status"] == "running":
+        run_a_wave(rollout, may_kill)
+        if rollout["status"] == "running":
             may_kill("in the pause")
             if rng.random() < 0.4 or not rollout.kills["paused"]:
                 rollout.turn("pause")
@@ -191,7 +191,7 @@ def test_a_rollout_stays_paused_and_cancelled_and_starts_what_is_due_over_kills(
     service, program = rollout.service, rollout.program
     rollout.turn("pause")
     rollout.kill("paused")
-    walk_a_wave(rollout, rollout.kill)
+    run_a_wave(rollout, rollout.kill)
     service.advance("1d")
     rollout.kill("paused for a day")
     assert (rollout["status"], rollout["wave"], rollout.live()) == ("paused", 1, [])

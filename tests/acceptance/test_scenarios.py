@@ -145,13 +145,13 @@ def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
     played = typed(service, "scenario", "run", str(file), "--vm", "web-0", "--enable")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         0,
-        "Passed: 3 steps in 25m of the service's time.",
+        "Passed: 3 steps in 25m on the service's clock.",
     )
     file.write_text(MINE.replace('"Reboot"', '"Freeze"'))
     played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         1,
-        "Failed at step 1, restart: web-0: expected type 'Freeze', and it is 'Reboot'.",
+        "Failed at step 1, restart: web-0: expected type 'Freeze', got 'Reboot'.",
     )
     file.write_text(MINE.replace("restart", "rstart"))
     played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
@@ -191,7 +191,7 @@ def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: M
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=60)
     (run,) = service.answer("/v1/runs")["runs"]
-    assert (watching.returncode, said) == (130, f"Run {run['id']} is stopped; what had not started is withdrawn.\n")
+    assert (watching.returncode, said) == (130, f"Run {run['id']} was stopped. Its scheduled events were cancelled.\n")
     assert run["status"] == "stopped"
     assert service.document()["Events"] == []
 
@@ -226,7 +226,7 @@ def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
     second = typed(service, "scenario", "run", "user-reboot", "--vm", "web-1")
     assert (second.returncode, f"forewarn scenario stop {run['id']}" in second.stderr) == (4, True)
     stopped = typed(service, "scenario", "stop", run["id"])
-    assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario is stopped.\n")
+    assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario was stopped.\n")
     again = typed(service, "scenario", "stop", run["id"])
     assert (again.returncode, "has ended (stopped)" in again.stderr) == (4, True)
     assert typed(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0

@@ -186,7 +186,7 @@ def test_bad_input_is_explained_and_changes_nothing(forewarn: Service, case: str
 def test_the_command_line_makes_lists_and_revokes_tokens(forewarn: Service, tmp_path: Path) -> None:
     made = typed(forewarn, "token", "create", "ci", "--role", "operator", "--expires", "90d")
     assert (made.returncode, opens(forewarn, made.stdout.strip())) == (0, True)
-    assert "shown this once" in made.stderr
+    assert "cannot be shown again" in made.stderr
     file = tmp_path / "web-token"
     kept = typed(forewarn, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
     assert (kept.returncode, stat.S_IMODE(file.stat().st_mode)) == (0, 0o600)
@@ -375,8 +375,8 @@ def test_a_renewed_certificate_is_taken_and_one_that_is_not_whole_is_not(
 
     assert not shakes_hands()
     certificate.write_bytes(renewed.read_bytes())  # its key is still to come
-    in_use.look_again()
+    in_use.reload_if_changed()
     assert not shakes_hands()
     key.write_bytes(renewed_key.read_bytes())
-    in_use.look_again()
+    in_use.reload_if_changed()
     assert shakes_hands()

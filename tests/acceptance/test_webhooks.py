@@ -99,15 +99,15 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
     shown = run(forewarn, "webhook", "show", "pager")
     assert "by " in shown
     assert secret not in shown + run(forewarn, "webhook", "list", "--json") + run(forewarn, "webhook", "show", "pager")
-    assert "has taken it (status 200)" in run(forewarn, "webhook", "test", "pager")
+    assert "accepted the test event (HTTP 200)" in run(forewarn, "webhook", "test", "pager")
     assert receiver.got[-1].event["type"] == "forewarn.test"
     verify(receiver.got[-1], secret)
-    assert "has been told of everything" in run(forewarn, "webhook", "failures", "pager")
-    assert "nothing to try again" in run(forewarn, "webhook", "retry", "pager")
+    assert "No undelivered rows." in run(forewarn, "webhook", "failures", "pager")
+    assert "No undelivered rows." in run(forewarn, "webhook", "retry", "pager")
     before = len(receiver.got)
-    assert run(forewarn, "webhook", "remove", "pager") == "pager is told no more.\n"
+    assert run(forewarn, "webhook", "remove", "pager") == "Webhook pager was removed.\n"
     forewarn.request_operation("restart", "db")
-    assert "There is no webhook" in run(forewarn, "webhook", "list")
+    assert "No webhooks." in run(forewarn, "webhook", "list")
     assert len(receiver.got) == before
     assert typed(forewarn, "webhook", "show", "pager").returncode == 3
 
@@ -171,7 +171,7 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     receiver.answer = lambda _: Reply(307, {"Location": other.url("/moved")})
     other.until_taken(expected.keys() - before)
     until(lambda: not forewarn.all("/v1/webhooks/pager/failures"))  # written a moment after it was taken
-    assert run(forewarn, "webhook", "failures", "pager") == "pager has been told of everything.\n"
+    assert run(forewarn, "webhook", "failures", "pager") == "No undelivered rows.\n"
     check_order([*receiver.taken, *other.taken], expected)
     other.close()
 
@@ -244,15 +244,15 @@ def test_what_was_given_up_is_shown_and_sent_again(
     rows = parsed(service, "webhook", "failures", "pager")["failures"]
     assert [(row["attempts"], row["failed"]) for row in rows] == [(2, True), (2, True)]
     receiver.answer = lambda _: Reply()
-    assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--sequence", str(rows[0]["sequence"]))
+    assert "Retrying 1 row." in run(service, "webhook", "retry", "pager", "--sequence", str(rows[0]["sequence"]))
     receiver.until_taken({str(rows[0]["sequence"])})
     # That a row was taken is written a moment later.
     until(lambda: len(service.all("/v1/webhooks/pager/failures")) == 1)
-    assert "1 row is tried now" in run(service, "webhook", "retry", "pager")
+    assert "Retrying 1 row." in run(service, "webhook", "retry", "pager")
     receiver.until_taken({str(row["sequence"]) for row in rows})
     until(lambda: not service.all("/v1/webhooks/pager/failures"))
     assert {got.id for got in receiver.taken} <= expected
-    assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
+    assert run(service, "webhook", "failures", "pager") == "No undelivered rows.\n"
 
 
 def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver) -> None:
@@ -276,7 +276,7 @@ def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path:
     targets = ("--webhook-private-networks", "all")
     service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=authority_file(tmp_path))
     parsed(service, "webhook", "add", "pager", receiver.url(host="localhost"))
-    assert "status 200" in run(service, "webhook", "test", "pager")
+    assert "HTTP 200" in run(service, "webhook", "test", "pager")
     assert service.stop() == 0
     service.start(*targets)  # nobody trusts it now
     assert "certificate" in typed(service, "webhook", "test", "pager").stderr

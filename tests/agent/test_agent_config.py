@@ -127,7 +127,7 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[[rule]]\napprove = 'leader'", "'leader' needs a [peers] table"),
         ("[[rule]]\non_failure = 'go'", "'go' is not one of stop, continue, approve."),
         ("[[rule]]\nsource = 'Martian'", "'Martian' is not one of"),
-        ("[[rule]]\nmax_duration = 'long'", "agent.toml:2: rule[0].max_duration: 'long' is not a length of time"),
+        ("[[rule]]\nmax_duration = 'long'", "agent.toml:2: rule[0].max_duration: 'long' is not a duration"),
         ("[[rule]]\nlead = '5m'", "rule[0].lead: [[rule]] has no such key."),
         ("[handler.x]", "agent.toml:1: handler.x.kind: Is missing."),
         ("[handler.x]\nkind = 'comand'", "Did you mean 'command'?"),

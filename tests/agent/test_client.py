@@ -161,7 +161,7 @@ def test_one_request_gives_the_document_and_one_approves_several(forewarn: Servi
 
 def test_an_unknown_id_is_refused_in_the_endpoints_words_and_nothing_is_approved(client: Client, vm: VM) -> None:
     made = vm.restart()
-    with pytest.raises(EndpointError, match="refused that with 400: ") as trouble:
+    with pytest.raises(EndpointError, match="rejected the request with 400: ") as trouble:
         client.approve(made.id, "00000000-0000-0000-0000-000000000000")
     assert trouble.value.kind == "refused"
     assert not made.was_approved
@@ -225,7 +225,7 @@ def test_closing_ends_a_pause() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.1, 7200, float("nan"), float("inf")])
 def test_how_often_to_poll_has_bounds(seconds: float) -> None:
-    with pytest.raises(BadPollSeconds, match="to 3600; Azure"):
+    with pytest.raises(BadPollSeconds, match=r"to 3600. Azure"):
         Client("127.0.0.1", poll_seconds=seconds)
 
 

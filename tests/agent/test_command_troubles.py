@@ -62,9 +62,7 @@ def test_a_closed_output_is_nobodys_trouble() -> None:
     assert (done.stdout, done.returncode) == ("", 2)
     done = shell("agent plan --event - <&-")
     assert done.returncode == 2
-    assert (
-        done.stderr == "forewarn: Cannot read standard input: This is no document of scheduled events: it is empty.\n"
-    )
+    assert done.stderr == "forewarn: Cannot read standard input: Not a Scheduled Events document: it is empty.\n"
 
 
 def test_nothing_that_is_opened_later_gets_the_number_of_a_closed_output() -> None:
@@ -128,7 +126,7 @@ def homeless(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_who_has_no_home_says_where_the_state_is(arguments: tuple[str, ...]) -> None:
     done = homeless(*arguments)
     assert done.returncode == 2
-    assert done.stderr.startswith("forewarn: Nobody has said where the agent keeps what it has done")
+    assert done.stderr.startswith("forewarn: The agent has no state folder")
     assert "--state DIR" in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -231,7 +229,7 @@ def test_an_interruption_of_any_length_is_given_as_a_reason(folder: Path, capsys
 
 def test_a_moment_before_all_time_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--event", "event.json", "--now", "0001-01-01T00:00:00+10:00"]) == 2
-    assert "--now '0001-01-01T00:00:00+10:00' does not fit" in capsys.readouterr().err
+    assert "Invalid --now '0001-01-01T00:00:00+10:00'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["a..b", ".a", "x" * 64, "ü", "a b", "[::g]", "300.1.1.1", "-a", "a\udcff"])

@@ -144,14 +144,16 @@ def test_what_a_killed_agent_has_left_is_replaced(said: Said, tmp_path: Path) ->
 
 def test_a_running_agent_is_not_replaced(said: Said, tmp_path: Path) -> None:
     with StatusPages(said, tmp_path):
-        with pytest.raises(StateInUse, match="Another agent works in"):
+        with pytest.raises(StateInUse, match="Another agent uses"):
             StatusPages(said, tmp_path).start()
         with connect(tmp_path):
             pass
 
 
 def test_an_address_that_is_taken(pages: StatusPages, said: Said, tmp_path: Path) -> None:
-    with pytest.raises(CannotListen, match=r"127\.0\.0\.1:\d+: Address already in use. Choose another with --listen"):
+    with pytest.raises(
+        CannotListen, match=r"127\.0\.0\.1:\d+: Address already in use. Choose another address with --listen"
+    ):
         StatusPages(said, tmp_path / "other", pages.address).start()
     assert not (tmp_path / "other" / SOCKET_NAME).exists()
     with pytest.raises(CannotListen):
@@ -167,7 +169,7 @@ def test_status_asks_the_agent(
     assert json.loads(capsys.readouterr().out) == {"running": True, **snapshot()}
     said.value = None
     assert main(["status", "--state", str(tmp_path / "state")]) == 6
-    assert "does not answer (Cannot build the agent's status" in capsys.readouterr().err
+    assert "does not respond (Cannot build the agent's status" in capsys.readouterr().err
 
 
 def test_the_status_for_people() -> None:

@@ -231,7 +231,7 @@ class Life(NamedTuple):
             RolloutSettings("Freeze"),
             "operator",
             at,
-            RolloutStatus.WALKING if ended_at is None else RolloutStatus.DONE,
+            RolloutStatus.RUNNING if ended_at is None else RolloutStatus.DONE,
             ended_at=ended_at,
         )
         return Changes(

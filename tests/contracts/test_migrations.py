@@ -15,6 +15,7 @@ from forewarn.core.events import EventStatus
 from forewarn.core.fleet import HostState
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
+from forewarn.core.rollouts import RolloutStatus
 from forewarn.core.webhooks import Undelivered, WebhookRetryPolicy, parse_allowed_networks
 from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
@@ -259,3 +260,31 @@ async def test_a_webhook_with_an_old_kind_in_its_filter_gets_its_pending_rows_an
     ]
     assert {got.event["data"]["reason"] for got in receiver.taken[:2]} == {"carried out"}
     assert {got.event["data"]["time"] for got in receiver.taken[:2]} == {AT}
+
+
+# --- The status of a rollout ----------------------------------------------------------------------
+
+
+def test_a_running_rollout_of_release_0_1_is_running_and_other_statuses_stay(tmp_path: Path) -> None:
+    statuses = {"walking": RolloutStatus.RUNNING} | {
+        status.value: status for status in RolloutStatus if status is not RolloutStatus.RUNNING
+    }
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as database, database:
+        database.executescript(" ".join(migrations()[:5]))
+        database.executemany(
+            "INSERT INTO rollout (id, patterns, course, requested_by, requested_at, stage, wave, waiting, under_way,"
+            " done, skipped, outcome, ended_at)"
+            """ VALUES (?, '["rack-*"]', '{"type": "Freeze", "budget": 3}', 'ops', ?, ?, 1, '["rack-2"]', '[]', '[]',"""
+            " '[]', '', ?)",
+            [(f"rollout-{old}", AT, old, None if RolloutStatus(new).live else AT) for old, new in statuses.items()],
+        )
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute("PRAGMA user_version = 5")
+    with closing(SqliteStore(tmp_path)) as store:
+        assert [(rollout.id, rollout.status) for rollout in store.load().rollouts] == [
+            ("rollout-walking", RolloutStatus.RUNNING),
+            ("rollout-paused", RolloutStatus.PAUSED),
+        ]
+        for old, new in statuses.items():
+            (rollout,) = store.rollouts_by_prefix(f"rollout-{old}")
+            assert (rollout.status, rollout.pending, rollout.settings.max_unavailable) == (new, ("rack-2",), 3)

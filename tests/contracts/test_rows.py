@@ -113,7 +113,7 @@ def test_a_value_survives_its_row(name: str) -> None:
     database.close()
 
 
-def test_a_field_of_a_type_without_a_form_is_an_error_at_once() -> None:
+def test_a_field_of_a_type_without_a_codec_is_an_error_at_once() -> None:
     class Odd(NamedTuple):
         name: str
         parts: frozenset[str]

@@ -8,7 +8,7 @@ from pathlib import Path
 from forewarn.core.history import HISTORY_KINDS, HOST_STATE_KINDS, ROLLOUT_END_KINDS
 
 ROOT = Path(__file__).parents[2]
-NOTES = {"note_event", "note_operation", "_note"}
+NOTES = {"record_event", "record_operation", "_record_rollout"}
 TABLES = {
     "HOST_STATE_KINDS": set(HOST_STATE_KINDS.values()),
     "ROLLOUT_END_KINDS": set(ROLLOUT_END_KINDS.values()),

@@ -259,7 +259,7 @@ def test_the_core_and_the_wire_do_no_input_or_output() -> None:
     assert not violations, report(violations)
 
 
-NOTED_BY = {"HistoryEntry": 1, "note_event": 2, "note_operation": 2, "_note": 2}
+NOTED_BY = {"HistoryEntry": 1, "record_event": 2, "record_operation": 2, "_record_rollout": 2}
 """What writes history, and which of its arguments is the word for what has happened."""
 
 

@@ -252,7 +252,7 @@ def test_what_is_asked_after_the_end_says_so(what: str) -> None:
         with pytest.raises(errors.NotRunning, match=r"The service is not running. Use it"):
             AFTER[what](service, vm, event)
         gc.collect()
-    assert f"{event!r} {vm!r}".startswith(f"<Event {event.id}: The service does not run.")
+    assert f"{event!r} {vm!r}".startswith(f"<Event {event.id}: The service is not running.")
 
 
 async def test_what_is_awaited_after_the_end_says_so(recwarn: pytest.WarningsRecorder) -> None:

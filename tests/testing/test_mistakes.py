@@ -114,7 +114,7 @@ def test_an_empty_name_does_not_strike_all(forewarn: Service) -> None:
     assert (answer.status, answer.json()["pointer"]) == (400, "/vm")
     done = forewarn.cli("fault", "add", "429", "--vm", "")
     assert done.returncode == 2
-    assert "must be the name of a VM. Leave it out to affect all VMs" in done.stderr
+    assert "--vm: must be the name of a VM. Leave it out to affect all VMs" in done.stderr
     vm.poll()
     assert forewarn.control("POST", "/v1/faults", {"kind": "429", "vm": None}).status == 201
     with pytest.raises(AssertionError, match="429"):

@@ -450,7 +450,8 @@ async def test_a_stop_cancels_what_takes_too_long(caplog: pytest.LogCaptureFixtu
         await stop
         await service.application.cancelled.wait()
         assert await client.rest() == b""
-        assert "1 requests to the control API are cancelled" in caplog.text
+        (record,) = (record for record in caplog.records if record.name == "forewarn.control.server")
+        assert (record.__dict__["event_name"], record.__dict__["fields"]) == ("requests_cancelled", {"count": 1})
 
 
 async def test_a_stop_waits_for_a_body_as_long_as_it_comes() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.control.request_framing import IncomingRequest, Rejected
+from forewarn.control.request_framing import IncomingRequest, RequestRejected
 
-LARGEST_HEAD = 1000
+MAX_HEADER_BYTES = 1000
 HOST = b"Host: a\r\n"
 CHUNKED = b"POST /p?q HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 FOLLOWING = b"GET /next HTTP/1.1\r\n\r\n"
@@ -61,14 +61,14 @@ def parse(data: bytes) -> Parsed:
     return parsed
 
 
-def take_all(parts: list[bytes]) -> tuple[bytes, bytes]:
+def feed_all(parts: list[bytes]) -> tuple[bytes, bytes]:
     """What the server behind is given of one request, and what follows it."""
-    request = IncomingRequest(LARGEST_HEAD)
+    request = IncomingRequest(MAX_HEADER_BYTES)
     given_on = rest = b""
     for part in parts:
         rest += part
         while rest and not request.complete:
-            more, read = request.take(rest)
+            more, read = request.feed(rest)
             given_on, rest = given_on + more, rest[read:]
     assert request.complete
     return given_on, rest
@@ -77,11 +77,11 @@ def take_all(parts: list[bytes]) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("name", COMPLETE)
 def test_a_request_ends_where_it_ends_however_it_is_cut(name: str) -> None:
     whole = COMPLETE[name]
-    expected = parse(take_all([whole])[0])
+    expected = parse(feed_all([whole])[0])
     stream = whole + FOLLOWING
     cuts = [[stream[:place], stream[place:]] for place in range(1, len(stream))]
     for parts in [*cuts, [stream], [bytes([byte]) for byte in stream]]:
-        given_on, rest = take_all(parts)
+        given_on, rest = feed_all(parts)
         assert rest == FOLLOWING
         assert parse(given_on) == expected
         assert expected.complete == 1
@@ -89,18 +89,18 @@ def test_a_request_ends_where_it_ends_however_it_is_cut(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in COMPLETE if "upgrade" not in name and name != "trailers"])
 def test_the_server_behind_reads_the_same_request(name: str) -> None:
-    assert parse(take_all([COMPLETE[name]])[0]) == parse(COMPLETE[name])
+    assert parse(feed_all([COMPLETE[name]])[0]) == parse(COMPLETE[name])
 
 
 @pytest.mark.parametrize(("name", "body"), [("upgrade", b"ab"), ("upgrade, chunks", b"a"), ("upgrade, no body", b"")])
 def test_upgrade_is_ignored_and_the_body_stays(name: str, body: bytes) -> None:
-    parsed = parse(take_all([COMPLETE[name]])[0])
+    parsed = parse(feed_all([COMPLETE[name]])[0])
     assert parsed.body == body
     assert b"upgrade" not in dict(parsed.headers)
 
 
 def test_a_trailer_does_not_become_a_header() -> None:
-    parsed = parse(take_all([COMPLETE["trailers"]])[0])
+    parsed = parse(feed_all([COMPLETE["trailers"]])[0])
     assert parsed.headers == [(b"transfer-encoding", b"chunked")]
     assert parsed.body == b"a"
 
@@ -117,7 +117,7 @@ def test_chunks_of_any_kind_cut_at_any_places(
     framed = [b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks]
     stream = CHUNKED + b"".join([*framed, b"0", extension, b"\r\n", *trailers, b"\r\n"]) + FOLLOWING
     ends = [0, *sorted(place for place in places if place < len(stream)), len(stream)]
-    given_on, rest = take_all([stream[begin:end] for begin, end in pairwise(ends)])
+    given_on, rest = feed_all([stream[begin:end] for begin, end in pairwise(ends)])
     assert rest == FOLLOWING
     assert parse(given_on).body == b"".join(chunks)
 
@@ -152,8 +152,8 @@ MALFORMED = {
 def test_what_is_not_http_is_rejected_as_soon_as_it_shows(name: str) -> None:
     stream = MALFORMED[name]
     for parts in ([stream], [bytes([byte]) for byte in stream]):
-        with pytest.raises(Rejected) as rejected:
-            take_all(parts)
+        with pytest.raises(RequestRejected) as rejected:
+            feed_all(parts)
         assert rejected.value.status == 400
 
 
@@ -169,18 +169,18 @@ def test_what_is_not_http_is_rejected_as_soon_as_it_shows(name: str) -> None:
     ],
 )
 def test_a_head_or_framing_that_does_not_end_is_rejected(begin: bytes, more: bytes) -> None:
-    for parts in ([begin + more * LARGEST_HEAD], [begin, *[more] * LARGEST_HEAD]):
-        with pytest.raises(Rejected) as rejected:
-            take_all(parts)
+    for parts in ([begin + more * MAX_HEADER_BYTES], [begin, *[more] * MAX_HEADER_BYTES]):
+        with pytest.raises(RequestRejected) as rejected:
+            feed_all(parts)
         assert rejected.value.status == 431
 
 
 def test_a_head_may_be_as_large_as_the_limit() -> None:
-    for size, fits in ((LARGEST_HEAD, True), (LARGEST_HEAD + 1, False)):
+    for size, fits in ((MAX_HEADER_BYTES, True), (MAX_HEADER_BYTES + 1, False)):
         head = b"GET / HTTP/1.1\r\nA: \r\n\r\n"
         head = head.replace(b"A: ", b"A: " + b"a" * (size - len(head)))
         if fits:
-            assert take_all([head + FOLLOWING]) == (head, FOLLOWING)
+            assert feed_all([head + FOLLOWING]) == (head, FOLLOWING)
         else:
-            with pytest.raises(Rejected):
-                take_all([head])
+            with pytest.raises(RequestRejected):
+                feed_all([head])

@@ -63,50 +63,50 @@ def fleet_of(hosts: list[set[tuple[str, int]]]) -> Fleet:
 @settings(max_examples=amount(200))
 @given(
     hosts=st.lists(st.sets(st.tuples(st.sampled_from("rgb"), st.integers(0, 2)), max_size=3), max_size=15),
-    budget=st.integers(1, 6),
+    max_unavailable=st.integers(1, 6),
     busy=st.sets(st.integers(0, 15)),
     eased=st.lists(st.integers(0, 15)),
 )
-def test_each_host_is_in_one_wave_within_the_budget_and_of_one_domain_a_group(
-    hosts: list[set[tuple[str, int]]], budget: int, busy: set[int], eased: list[int]
+def test_each_host_is_in_one_wave_with_one_domain_of_a_group(
+    hosts: list[set[tuple[str, int]]], max_unavailable: int, busy: set[int], eased: list[int]
 ) -> None:
     fleet = fleet_of(hosts)
-    walk = WaveQueue(fleet, fleet.hosts)
+    queue = WaveQueue(fleet, fleet.hosts)
     taken: list[str] = []
-    while wave := walk.next_wave(budget, lambda host: int(host[-3:]) in busy):
-        assert len(wave) <= budget
+    while wave := queue.next_wave(max_unavailable, lambda host: int(host[-3:]) in busy):
+        assert len(wave) <= max_unavailable
         assert not busy & {int(host[-3:]) for host in wave}, "a busy host was taken"
         assert not two_domains_of_a_group(fleet, wave)
         taken += wave
         if eased:
             busy.discard(eased.pop())
     assert len(taken) == len({*taken}), "a host was taken twice"
-    assert [*walk.pending] == [host for host in fleet.hosts if host not in taken], "others keep their place"
-    assert all(int(host[-3:]) in busy for host in walk.pending), "a host was left out"
+    assert [*queue.pending] == [host for host in fleet.hosts if host not in taken], "others keep their place"
+    assert all(int(host[-3:]) in busy for host in queue.pending), "a host was left out"
 
 
 def test_a_wave_is_as_large_as_it_can_be() -> None:
     fleet = fleet_of([{("web", number % 3)} for number in range(9)])
-    walk = WaveQueue(fleet, fleet.hosts)
-    assert walk.next_wave(2) == ["host-000", "host-003"]
-    assert walk.next_wave(5) == ["host-001", "host-004", "host-007"]
-    assert walk.next_wave(5) == ["host-002", "host-005", "host-008"]
-    assert walk.next_wave(5) == ["host-006"]
-    assert walk.next_wave(5) == []
+    queue = WaveQueue(fleet, fleet.hosts)
+    assert queue.next_wave(2) == ["host-000", "host-003"]
+    assert queue.next_wave(5) == ["host-001", "host-004", "host-007"]
+    assert queue.next_wave(5) == ["host-002", "host-005", "host-008"]
+    assert queue.next_wave(5) == ["host-006"]
+    assert queue.next_wave(5) == []
 
 
-def test_hosts_are_walked_domain_after_domain() -> None:
+def test_hosts_are_updated_domain_after_domain() -> None:
     fleet = fleet_of([*({("web", number % 2)} for number in range(6)), set()])
     order = in_order(fleet, fleet.hosts)
     assert [int(host[-3:]) for host in order] == [0, 2, 4, 6, 1, 3, 5]
-    walk = WaveQueue(fleet, order)
-    assert [len(walk.next_wave(10)) for _ in range(3)] == [4, 3, 0]
+    queue = WaveQueue(fleet, order)
+    assert [len(queue.next_wave(10)) for _ in range(3)] == [4, 3, 0]
 
 
-def test_a_walk_that_can_take_but_one_of_many_at_a_time_takes_them_all() -> None:
+def test_waves_of_one_host_each_take_all_hosts() -> None:
     fleet = fleet_of([{("web", number)} for number in range(600)])
-    walk = WaveQueue(fleet, fleet.hosts)
-    assert [walk.next_wave(5) for _ in range(601)] == [*([host] for host in fleet.hosts), []]
+    queue = WaveQueue(fleet, fleet.hosts)
+    assert [queue.next_wave(5) for _ in range(601)] == [*([host] for host in fleet.hosts), []]
 
 
 # --- The plan -------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def rollout_settings(draw: st.DrawFn) -> RolloutSettings:
     speed=st.sampled_from([1.0, 60.0, 7.0]),
     patterns=st.sampled_from([["*"], ["host-*"], ["host-[01]"], ["host-0", "host-?"]]),
 )
-def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
+def test_a_plan_has_every_host_once_in_the_order_of_time(
     fleet: Fleet,
     settings: RolloutSettings,
     windows: tuple[Any, ...],
@@ -161,8 +161,8 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     made = plan(fleet, limits, rollout, START, lambda group: group not in deaf)
 
     assert dict(made.skipped) == useless
-    walked = [host for wave in made.waves for host in wave.hosts]
-    assert sorted(walked) == sorted({*matched} - {*useless})
+    updated = [host for wave in made.waves for host in wave.hosts]
+    assert sorted(updated) == sorted({*matched} - {*useless})
     for wave in made.waves:
         assert 1 <= len(wave.hosts) <= settings.max_unavailable
         assert not two_domains_of_a_group(fleet, wave.hosts)
@@ -183,14 +183,14 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     deaf=st.sets(st.sampled_from(["red", "vm-0", "vm-1"])),
     settings=rollout_settings(),
 )
-def test_what_is_planned_is_what_is_walked(
+def test_a_rollout_runs_as_planned(
     fleet: Fleet, windows: tuple[Any, ...], deaf: set[str], settings: RolloutSettings
 ) -> None:
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
     limits = OperatorLimits(inactivity_timeout=timedelta(days=3650))
 
-    async def walk() -> None:
+    async def run() -> None:
         async with running_engine(fleet=fleet, listening=False, limits=limits) as engine:
             for group in {vm.group for vm in fleet.vms.values()} - deaf:
                 await engine.enable(group, by="test")
@@ -201,7 +201,7 @@ def test_what_is_planned_is_what_is_walked(
             out: dict[datetime, list[Operation]] = {}
             for _, one in reversed(await engine.records.operations(ListFilter(live=False))):
                 out.setdefault(one.requested_at, []).append(one)
-            walked = [
+            updated = [
                 (
                     at,
                     {one.host for one in wave},
@@ -210,12 +210,12 @@ def test_what_is_planned_is_what_is_walked(
                 )
                 for at, wave in sorted(out.items())
             ]
-            assert walked == [(wave.scheduled_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
+            assert updated == [(wave.scheduled_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
             ((_, rollout),) = await engine.records.rollouts(ListFilter(live=False))
             assert rollout.status is RolloutStatus.DONE
             assert {host for host, _ in rollout.skipped} == {host for host, _ in made.skipped}
 
-    asyncio.run(walk())
+    asyncio.run(run())
 
 
 async def test_a_rollout_ends_though_its_later_waves_cannot_be_postponed_any_more() -> None:

@@ -71,7 +71,7 @@ description = ""
 duration = -1
 notice = "15m"
 vms = 2
-told = true
+notified = true
 vm = "moved"
 domains_at_once = 1
 '''
@@ -108,13 +108,13 @@ def test_everything_that_a_file_can_say() -> None:
                 -1,
                 15 * MINUTE,
                 2,
-                told=True,
+                notified=True,
                 vm=ExpectedVMState.MOVED,
                 domains_at_once=1,
             ),
         ),
     )
-    assert [step.in_words() for step in scenario.steps] == [
+    assert [step.describe() for step in scenario.steps] == [
         "begin",
         "rollout",
         "postpone",
@@ -388,11 +388,17 @@ BROKEN = {
         "step[0].expect.vm",
         "'gone' is not one of running, moved, deallocated, deleted.",
     ),
-    "nothing told, and what": (
-        HEAD + DO + 'expect = { told = false, type = "Reboot" }\n',
+    "the former name of a key": (
+        HEAD + DO + "expect = { told = false }\n",
         4,
         "step[0].expect.told",
-        "With told = false there is no event. Omit type, status, notice and the like.",
+        "Is called notified now.",
+    ),
+    "nothing notified, and what": (
+        HEAD + DO + 'expect = { notified = false, type = "Reboot" }\n',
+        4,
+        "step[0].expect.notified",
+        "With notified = false there is no event. Omit type, status, notice and the like.",
     ),
     "a notice of what has started": (
         HEAD + DO + 'expect = { status = "Started", notice = "1m" }\n',

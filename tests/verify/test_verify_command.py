@@ -205,23 +205,23 @@ def test_the_list_sends_no_request_and_runs_no_command(tmp_path: Path) -> None:
         (("",), "like http://127.0.0.1:8169"),
         (("http://a..b",), "like http://127.0.0.1:8169"),
         (("http://",), "like http://127.0.0.1:8169"),
-        ((UNREACHABLE, "--same-group", "x"), "'x' is not the address"),
+        ((UNREACHABLE, "--same-group", "x"), "'x' is not the URL"),
         ((UNREACHABLE, "--only", "requests/head-rejectd"), "Did you mean 'requests/head-rejected'?"),
         ((UNREACHABLE, "--marks", "known"), "documented, observed, assumed"),
         ((UNREACHABLE, "--marks", ","), "documented, observed, assumed"),
         (
             (UNREACHABLE, "--only", "requests/head-*", "--marks", "observed,assumed"),
-            "such checks are marked documented.",
+            "are marked documented, not",
         ),
         (
             ("--list", "--only", "life/event-appears", "--marks", "assumed"),
-            "No check called 'life/event-appears' is marked assumed",
+            "The checks that match 'life/event-appears' are marked",
         ),
         ((UNREACHABLE, "--max-wait", "soon"), "90s"),
         ((UNREACHABLE, "--timeout", "0s"), "more than 0s"),
         ((UNREACHABLE, "--junit", "/nowhere/at/all.xml"), "folder does not exist"),
-        ((UNREACHABLE, "--junit", "/"), "name a file in it"),
-        ((UNREACHABLE, "--junit", "/tmp/" + "x" * 300), "name a file"),  # noqa: S108 - nothing is written
+        ((UNREACHABLE, "--junit", "/"), "Name a file"),
+        ((UNREACHABLE, "--junit", "/tmp/" + "x" * 300), "Name a file"),  # noqa: S108 - nothing is written
     ],
 )
 def test_an_invalid_argument_is_an_error_with_help(arguments: tuple[str, ...], expected: str) -> None:
@@ -236,7 +236,7 @@ def test_an_unreachable_server_is_an_error() -> None:
         taken.bind(("127.0.0.1", 0))  # bound but not listening, so that no other process takes the port
         run = run_verify(f"http://127.0.0.1:{taken.getsockname()[1]}")
     assert run.returncode == 6
-    assert "does not answer" in run.stderr
+    assert "does not respond" in run.stderr
     assert "Traceback" not in run.stderr
 
 

@@ -106,7 +106,7 @@ def next_action(work: EventWork, context: DecisionContext) -> tuple[str, datetim
         failing = next((step for step in left if step.problem and step.handler not in context.busy), None)
         again = f" again: {failing.problem}" if failing else ""
         if left and not again and left[0].state != UNDOING:
-            return f"waits with the undo of {left[0].handler}: another event needs it", None
+            return f"waits to undo {left[0].handler}: another event needs it", None
         return (f"undoes {left[0].handler}{again}" if left else "nothing"), None
     due = due_at(work)
     if not work.is_begun and work.steps and due is not None and context.now < due and not work.is_started:

@@ -1,4 +1,4 @@
-"""The command line: one file per noun the user types, loaded only when it is typed."""
+"""The command line: one module for each noun. A module is imported only when its noun is typed."""
 
 from __future__ import annotations
 
@@ -11,29 +11,40 @@ import click
 from forewarn import __version__
 from forewarn.errors import ForewarnError, exit_code, nearest
 
-NOUNS = {
-    "up": "Start the service.",
-    "vm": "VMs: see them, and have things happen to them.",
-    "host": "Hosts: see them, and announce work on them.",
-    "rollout": "Rollouts: update many hosts, domain by domain.",
-    "scenario": "Scenarios: rehearse a whole course of events.",
-    "event": "Events: see, approve, postpone and cancel them.",
-    "history": "History: what happened to whom, when, by whom and why.",
-    "operation": "Operations: what was asked for, and saying how it went.",
-    "group": "Groups: who is told together, and by which policy.",
-    "fleet": "The fleet: check and apply its file.",
-    "clock": "The service's clock.",
-    "fault": "Faults: make the endpoint fail on purpose.",
-    "webhook": "Webhooks: who else is told of what happens.",
-    "token": "Tokens: who may ask the service for what.",
-    "agent": "The agent in the VM: prepares, approves and undoes.",
-    "verify": "Check any Scheduled Events server against the wire contract.",
-    "settings": "Every setting, and where its value comes from.",
+SECTIONS = {
+    "Test an application": {
+        "up": "Start the service.",
+        "vm": "List VMs. Restart, move, evict or delete them.",
+        "event": "List, approve, postpone, cancel and explain events.",
+        "clock": "Show the service's clock, or advance it.",
+        "scenario": "Run a sequence of events, and check each step.",
+        "fault": "Make the metadata endpoint fail on purpose.",
+    },
+    "Operate a fleet": {
+        "fleet": "Check a fleet file, apply it, or show the fleet.",
+        "group": "List groups, and change their policies.",
+        "host": "List hosts. Update, repair or fail them.",
+        "rollout": "Update many hosts in waves.",
+        "operation": "List operations. Cancel them, or mark them done or failed.",
+        "history": "Show what happened, when, and who did it.",
+        "webhook": "Send history to other systems.",
+        "token": "Create, list and revoke access tokens.",
+    },
+    "In a VM": {
+        "agent": "Prepare the VM for events, approve them, and restore it.",
+    },
+    "Tools": {
+        "verify": "Check a Scheduled Events server against the wire contract.",
+        "settings": "Show every setting and the origin of its value.",
+    },
 }
+"""The commands, by kind of user. Each help text is also the first line of the command's own help."""
+
+NOUNS = {noun: text for section in SECTIONS.values() for noun, text in section.items()}
 
 
 class Nouns(click.Group):
-    """Commands are imported when they are needed: `forewarn vm list` must not wait for a web server to load."""
+    """Imports a command when it is used, so that `forewarn vm list` does not load a web server."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(NOUNS)
@@ -41,7 +52,7 @@ class Nouns(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in NOUNS:
             hint = nearest(cmd_name, NOUNS)
-            ctx.fail(f"There is no command {cmd_name!r}.{hint}")
+            ctx.fail(f"Unknown command {cmd_name!r}.{hint}")
         command = import_module(f"forewarn.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
@@ -54,25 +65,30 @@ class Nouns(click.Group):
 
             raise name_current_option(error) from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(NOUNS.items()))
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section. The usage line shows the two options, to keep the help on one screen."""
+        width = max(map(len, NOUNS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(noun.ljust(width), text) for noun, text in section.items()])
 
 
-@click.command(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Nouns,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    options_metavar="[--version] [--help]",
+    subcommand_metavar="COMMAND [OPTIONS]",
+)
 @click.version_option(__version__, prog_name="forewarn")
 def root() -> None:
-    """Forewarn tells machines what is about to happen to them.
-
-    \b
-    Start a service:     forewarn up
-    See its VMs:         forewarn vm list
-    Announce a restart:  forewarn vm restart NAME
+    """\b
+    Notify VMs before maintenance, with the protocol of Azure Scheduled Events.
+    For the options of a command and an example: forewarn COMMAND --help
     """
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run a command; an error is one line that says what would be right, and a code that says which kind it was."""
+    """Run a command. An error is printed as one line, and its family decides the exit code."""
     try:
         return root.main(arguments, prog_name="forewarn")
     except ForewarnError as error:

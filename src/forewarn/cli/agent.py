@@ -1,4 +1,4 @@
-"""forewarn agent: handed on as it was typed. The agent has a command line of its own, without click, to stay small."""
+"""forewarn agent: passes its arguments on. The agent has its own command line, without click, to stay small."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forewarn.agent.cli.main import main
 @click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
-    """Run the agent in this VM, or ask it.
+    """Prepare the VM for events, approve them, and restore it.
 
     \b
     Example:

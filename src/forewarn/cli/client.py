@@ -1,4 +1,4 @@
-"""The control API from the command line's side."""
+"""The command line's client of the control API."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
+import click
+
 from forewarn.cli import service_files
 from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, Unavailable, UnreadableFile
 from forewarn.system.http_client import Origin, opened, origin_of
@@ -21,26 +23,26 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 TIMEOUT_SECONDS = 300
-"""Long enough for a large fleet to be applied."""
-LARGEST_PAGE = "1000"
+"""Long enough to apply a large fleet."""
+MAX_PAGE_SIZE = "1000"
 
 _FAMILIES = {kind.__name__: kind for kind in EXIT_CODES}
 
 
-class Place(NamedTuple):
-    """Where the service is, and how to get in."""
+class ServiceAddress(NamedTuple):
+    """Where the service is, and the token for it."""
 
     url: str
     token: str
     certificate: str = ""
-    """Of a service on this machine: the file with its own certificate, which is trusted as it is."""
+    """The file with the certificate of a service on this machine. It is trusted without a chain."""
 
 
-class Client:
-    """Asks a service, elsewhere or on this machine. Errors come back as the errors they were."""
+class ControlClient:
+    """Sends requests to a service, local or remote. Raises the error that the service reports."""
 
     def __init__(self, data: str | None, server: str | None, token_file: str | None) -> None:
-        """What was given by flags. A flag beats a variable: with a data folder no variable leads elsewhere."""
+        """Take the values of the options. With --data, the variables for a remote service are ignored."""
         if data and server:
             problem = f"it cannot be combined with --data {data}. Use one of them."
             raise BadOption(name="--server", value=server, problem=problem)
@@ -49,42 +51,42 @@ class Client:
         self._server = server or variables.get("FOREWARN_SERVER")
         self._token_file = token_file or variables.get("FOREWARN_TOKEN_FILE")
 
-    def anew(self) -> Client:
-        """The same service, looked for again: it may be at another address since it was started again."""
+    def refreshed(self) -> ControlClient:
+        """Return a client that looks for the service again: a restart may have changed its address."""
         other = copy(self)
-        other.__dict__.pop("_place", None)
+        other.__dict__.pop("_address", None)
         other.__dict__.pop("_origin", None)
         return other
 
     @cached_property
-    def _place(self) -> Place:
+    def _address(self) -> ServiceAddress:
         if self._server:
             url = _checked(self._server)
             if not self._token_file:
                 raise NoToken(url=url, problem="the service is not on this machine.")
-            return Place(url, _read_token(self._token_file))
+            return ServiceAddress(url, _read_token(self._token_file))
         found = service_files.find(self._data or os.environ.get("FOREWARN_DATA"))
         token_file = self._token_file or found.token_file
         if not Path(token_file).exists() and not self._token_file:
             raise NoToken(url=found.control, problem=f"the file {token_file} does not exist.")
-        return Place(found.control, _read_token(token_file), found.certificate)
+        return ServiceAddress(found.control, _read_token(token_file), found.certificate)
 
     @cached_property
     def _origin(self) -> Origin:
-        return origin_of(self._place.url, self._place.certificate)
+        return origin_of(self._address.url, self._address.certificate)
 
     def get(self, *path: str, **query: str) -> Any:
         return self._parsed("GET", path, query)
 
     def all(self, name: str, *path: str, **query: str) -> dict[str, list[Any]]:
-        """A whole list, page by page."""
+        """Return a complete list, read page by page."""
         found: list[Any] = []
         cursor: dict[str, str] = {}
         while True:
-            page = self.get(name, *path, limit=LARGEST_PAGE, **query, **cursor)
+            page = self.get(name, *path, limit=MAX_PAGE_SIZE, **query, **cursor)
             key = path[-1] if path else name
             if not isinstance(page, dict) or not isinstance(page.get(key), list):
-                raise ServiceUnreachable(url=self._place.url, problem="the response is not from Forewarn")
+                raise ServiceUnreachable(url=self._address.url, problem="the response is not from Forewarn")
             found += page[key]
             if page.get("next") is None:
                 return {key: found}
@@ -111,7 +113,7 @@ class Client:
         try:
             return json.loads(content)
         except ValueError as error:
-            raise ServiceUnreachable(url=self._place.url, problem="the response is not JSON") from error
+            raise ServiceUnreachable(url=self._address.url, problem="the response is not JSON") from error
 
     def raw(
         self,
@@ -121,12 +123,12 @@ class Client:
         body: bytes | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> bytes:
-        """The bytes of an answer."""
-        with self.open(method, path, query, body, seconds=seconds) as answer:
+        """Return the body of the response."""
+        with self.open(method, path, query, body, seconds=seconds) as response:
             try:
-                return answer.read()
+                return response.read()
             except (OSError, HTTPException) as error:
-                raise ServiceUnreachable(url=self._place.url, problem="the response was incomplete") from error
+                raise ServiceUnreachable(url=self._address.url, problem="the response was incomplete") from error
 
     @contextmanager
     def open(
@@ -138,26 +140,26 @@ class Client:
         headers: dict[str, str] | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Iterator[HTTPResponse]:
-        """A good answer, to be read within the block."""
+        """Send a request. The response can be read within the block; a status other than 2xx is an error."""
         if not all(path):
             raise BadOption(name="name or id", value="", problem="it must not be empty.")
-        target = f"{urlsplit(self._place.url).path}/v1/" + "/".join(quote(part, safe="") for part in path)
+        target = f"{urlsplit(self._address.url).path}/v1/" + "/".join(quote(part, safe="") for part in path)
         if query:
             target += "?" + urlencode(query)
-        headers = {"Authorization": f"Bearer {self._place.token}", **(headers or {})}
+        headers = {"Authorization": f"Bearer {self._address.token}", **(headers or {})}
         with ExitStack() as stack:
             try:
                 sent = opened(self._origin, method, target, headers, body, seconds=seconds)
-                answer = stack.enter_context(sent)
-                refusal = b"" if 200 <= answer.status < 300 else answer.read()
+                response = stack.enter_context(sent)
+                rejection = b"" if 200 <= response.status < 300 else response.read()
             except (OSError, HTTPException) as error:
-                raise ServiceUnreachable(url=self._place.url, problem=str(error) or type(error).__name__) from error
-            if 300 <= answer.status < 400:
-                problem = f"it redirects to {answer.getheader('Location')}; to use that address, set --server"
-                raise ServiceUnreachable(url=self._place.url, problem=problem)
-            if not 200 <= answer.status < 300:
-                raise _relayed(refusal)
-            yield answer
+                raise ServiceUnreachable(url=self._address.url, problem=str(error) or type(error).__name__) from error
+            if 300 <= response.status < 400:
+                problem = f"it redirects to {response.getheader('Location')}; to use that address, set --server"
+                raise ServiceUnreachable(url=self._address.url, problem=problem)
+            if not 200 <= response.status < 300:
+                raise _reported_error(rejection)
+            yield response
 
 
 def _checked(url: str) -> str:
@@ -181,9 +183,31 @@ def _read_token(path: str) -> str:
     return token
 
 
-def _relayed(body: bytes) -> Exception:
+def _reported_error(body: bytes) -> Exception:
+    """Return the error of a response with problem details."""
     try:
         details = json.loads(body)
-        return _FAMILIES[details["title"]].relayed(details["detail"])
+        return _FAMILIES[details["title"]].relayed(_name_option(details))
     except (ValueError, KeyError, TypeError):
         return Unavailable(problem=body.decode(errors="replace")[:200])
+
+
+def _name_option(details: dict[str, str]) -> str:
+    """Return the text of an error, with the name of the option in place of the API's name for it."""
+    text = details["detail"]
+    field = details.get("parameter") or details.get("pointer") or ""
+    member = field.removeprefix("/").partition("/")[0]
+    option = _option_for(member)
+    for start, renamed in ((f"{field}: ", f"{option}: "), (f"Invalid {member} ", f"Invalid {option} ")):
+        if option and text.startswith(start):
+            return renamed + text.removeprefix(start)
+    return text
+
+
+def _option_for(member: str) -> str | None:
+    """Return the option or argument of the running command that sets a member of the request."""
+    context = click.get_current_context(silent=True)
+    for parameter in context.command.params if context else ():
+        if parameter.name == member.replace("-", "_"):
+            return parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+    return None

@@ -1,4 +1,4 @@
-"""forewarn clock: the service's clock, and moving it where it is virtual."""
+"""forewarn clock: show the service's clock, and advance a virtual one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from forewarn.core.durations import format_time, from_text
 from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """The service's clock.
+    """Show the service's clock, or advance it.
 
     \b
     Example:
@@ -28,8 +28,8 @@ def command() -> None:
 
 @command.command()
 @service_command
-def show(client: Client, as_json: bool) -> None:
-    """What time it is for the service.
+def show(client: ControlClient, as_json: bool) -> None:
+    """Show the time on the service's clock.
 
     \b
     Example:
@@ -39,20 +39,20 @@ def show(client: Client, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("length", metavar="DURATION")
+@click.argument("by", metavar="DURATION")
 @click.option(
     "--seen-by",
     metavar="VM",
     multiple=True,
-    help="Let this VM, which polls by itself, see every step before the next; may be given several times.",
+    help="Wait at each step until this VM has polled and seen its document. Can be repeated.",
 )
-@click.option("--timeout", metavar="DURATION", help="How long a VM may take for a step, in real time.  [default: 30s]")
+@click.option("--timeout", metavar="DURATION", help="Maximum wait for a VM at each step, in real time.  [default: 30s]")
 @service_command
-def advance(length: str, seen_by: tuple[str, ...], timeout: str | None, client: Client, as_json: bool) -> None:
-    """Move a virtual clock on. Returns when everything due by then is done.
+def advance(by: str, seen_by: tuple[str, ...], timeout: str | None, client: ControlClient, as_json: bool) -> None:
+    """Advance a virtual clock, and do everything that is due.
 
-    It never waits for an application, unless VMs are named with --seen-by: then it goes from deadline to deadline,
-    and at each one until they have been given their document and have come back for more.
+    With --seen-by the clock stops at each deadline. It continues when the VM has received its document and polled
+    again. Without --seen-by it does not wait for applications.
 
     \b
     Examples:
@@ -61,10 +61,10 @@ def advance(length: str, seen_by: tuple[str, ...], timeout: str | None, client: 
     """
     if not seen_by and timeout is not None:
         raise BadOption(name="--timeout", value=timeout, problem="it needs --seen-by VM.")
-    body: dict[str, Any] = {"by": length}
+    body: dict[str, Any] = {"by": by}
     if seen_by:
         body |= {"seen_by": list(seen_by), "timeout": timeout}
-    # The service gives up by itself; how many steps there are, only it knows.
+    # The service applies the timeout. The client does not know the number of steps.
     seconds = timedelta(days=1).total_seconds() if seen_by else TIMEOUT_SECONDS
     _print(client.post("clock", "advance", body=body, seconds=seconds), as_json)
 

@@ -1,4 +1,4 @@
-"""forewarn event: see, approve, postpone, cancel, explain and watch events."""
+"""forewarn event: list, approve, postpone, cancel, explain and watch events."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from forewarn.errors import NoService, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """Events: see, approve, postpone and cancel them. An id may be cut short where it is clear.
+    """List, approve, postpone, cancel and explain events.
+
+    An id can be shortened to its first characters.
 
     \b
     Example:
@@ -35,21 +37,21 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("--all", "everything", is_flag=True, help="Include ended events.")
 @service_command
-def list_events(everything: bool, client: Client, as_json: bool) -> None:
-    """What is coming, and what is under way.
+def list_events(everything: bool, client: ControlClient, as_json: bool) -> None:
+    """List scheduled and started events.
 
     \b
     Example:
       forewarn event list --all
     """
-    answer = client.all("events", all="true") if everything else client.all("events")
+    response = client.all("events", all="true") if everything else client.all("events")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     now = client.get("clock")["now"]
-    ids = short_ids([event["id"] for event in answer["events"]])
+    ids = short_ids([event["id"] for event in response["events"]])
     rows = (
         (
             ids[event["id"]],
@@ -60,9 +62,9 @@ def list_events(everything: bool, client: Client, as_json: bool) -> None:
             when(event["not_before"], now) if event["status"] == "scheduled" else "",
             _approval(event),
         )
-        for event in answer["events"]
+        for event in response["events"]
     )
-    empty = "There has been no event." if everything else "No event is coming or under way."
+    empty = "No events." if everything else "No scheduled or started events."
     print_table(("event", "type", "status", "VMs", "source", "not before", "approved"), rows, empty)
 
 
@@ -73,8 +75,8 @@ def _approval(event: dict[str, Any]) -> str:
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def show(event_id: str, client: Client, as_json: bool) -> None:
-    """One event, live or over.
+def show(event_id: str, client: ControlClient, as_json: bool) -> None:
+    """Show an event.
 
     \b
     Example:
@@ -83,7 +85,7 @@ def show(event_id: str, client: Client, as_json: bool) -> None:
     _print_event(client, client.get("events", event_id), as_json)
 
 
-def _print_event(client: Client, event: dict[str, Any], as_json: bool) -> None:
+def _print_event(client: ControlClient, event: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(event)
         return
@@ -100,7 +102,7 @@ def _print_event(client: Client, event: dict[str, Any], as_json: bool) -> None:
             "source": event["source"],
             "description": event["description"],
             "interruption": format_seconds(seconds) if seconds is not None else "unknown",
-            "announced": when(event["created_at"], now),
+            "created": when(event["created_at"], now),
             "not before": when(event["not_before"], now),
             "approved": f"{approved} by {event['approved_by']}" if approved else None,
             "started": when(event["started_at"], now),
@@ -113,8 +115,8 @@ def _print_event(client: Client, event: dict[str, Any], as_json: bool) -> None:
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def approve(event_id: str, client: Client, as_json: bool) -> None:
-    """Let an event start before its time, as one of its VMs could.
+def approve(event_id: str, client: ControlClient, as_json: bool) -> None:
+    """Approve an event, so that it can start before NotBefore.
 
     \b
     Example:
@@ -126,8 +128,10 @@ def approve(event_id: str, client: Client, as_json: bool) -> None:
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def cancel(event_id: str, client: Client, as_json: bool) -> None:
-    """Withdraw an event that has not started: it disappears from the document.
+def cancel(event_id: str, client: ControlClient, as_json: bool) -> None:
+    """Cancel an event that has not started.
+
+    The event disappears from the document of its VMs.
 
     \b
     Example:
@@ -138,23 +142,25 @@ def cancel(event_id: str, client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("event_id", metavar="ID")
-@click.option("--by", "length", metavar="DURATION", help="How much later than it would start now.")
-@click.option("--until", metavar="TIME", help="Not before this moment, or this long from now on.")
+@click.option("--by", metavar="DURATION", help="Move NotBefore later by this duration.")
+@click.option("--until", metavar="TIME", help="Move NotBefore to this time, or to a duration from now.")
 @change_command
-def postpone(event_id: str, length: str | None, until: str | None, **options: Any) -> None:
-    """Let routine work of the platform wait, up to its deadline. Windows are kept; NotBefore only moves later.
+def postpone(event_id: str, by: str | None, until: str | None, **options: Any) -> None:
+    """Postpone an event of routine work, up to its postpone deadline.
+
+    The new time is in a maintenance window, and never earlier than before.
 
     \b
     Example:
       forewarn event postpone 4caea225 --by 2h
     """
-    if bool(length) == bool(until):
-        raise click.UsageError("Say how far: --by DURATION or --until TIME.")
+    if bool(by) == bool(until):
+        raise click.UsageError("Use either --by DURATION or --until TIME.")
     client = options["client"]
-    body = {"by": length, "until": until, "dry_run": options["dry_run"]}
+    body = {"by": by, "until": until, "dry_run": options["dry_run"]}
     event = client.post("events", event_id, "postpone", body=body)
     if options["dry_run"] and not options["as_json"]:
-        click.echo("Dry run: nothing is changed. It would be:")
+        click.echo("Dry run: nothing was changed. The event would be:")
     if options["wait"] and not options["dry_run"]:
         wait_for_operations(client, [event["operation"]], quiet=options["as_json"])
         event = client.get("events", event["id"])
@@ -163,10 +169,10 @@ def postpone(event_id: str, length: str | None, until: str | None, **options: An
 
 @command.command()
 @click.argument("event_id", metavar="ID")
-@click.option("--wait", is_flag=True, help="Stay, and show how it goes on until it is over.")
+@click.option("--wait", is_flag=True, help="Wait until the operation has ended, and show its progress.")
 @service_command
-def explain(event_id: str, wait: bool, client: Client, as_json: bool) -> None:
-    """Why it is waiting: the cause, who asked, what it waits for, what comes next, and when at the latest.
+def explain(event_id: str, wait: bool, client: ControlClient, as_json: bool) -> None:
+    """Explain why an event waits, and what happens next.
 
     \b
     Example:
@@ -184,34 +190,38 @@ def explain(event_id: str, wait: bool, client: Client, as_json: bool) -> None:
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def history(event_id: str, client: Client, as_json: bool) -> None:
+def history(event_id: str, client: ControlClient, as_json: bool) -> None:
     """Show the history of an event.
 
     \b
     Example:
       forewarn event history 4caea225
     """
-    answer = client.all("events", event_id, "history")
+    response = client.all("events", event_id, "history")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     now = client.get("clock")["now"]
     rows = (
         (when(entry["time"], now), entry["kind"], entry["by"], names(entry["vms"]), entry["reason"] or "")
-        for entry in answer["history"]
+        for entry in response["history"]
     )
-    print_table(("time", "kind", "by", "VMs", "reason"), rows, "Nothing has happened to it.")
+    print_table(("time", "kind", "by", "VMs", "reason"), rows, "No history.")
 
 
 @command.command()
-@click.option("--group", multiple=True, metavar="NAME", help="Only about this group; may be repeated.")
+@click.option("--group", multiple=True, metavar="NAME", help="Only entries about this group. Can be repeated.")
 @click.option(
-    "--kind", multiple=True, metavar="KIND", help="Only this kind of history entry, like started; may be repeated."
+    "--kind", multiple=True, metavar="KIND", help="Only this kind of history entry, like started. Can be repeated."
 )
-@click.option("--after", metavar="N", help="Begin after this row of history; 0: with all that is kept.")
+@click.option("--after", metavar="N", help="Start after this row of history. 0: with the oldest.")
 @service_command
-def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str | None, client: Client, as_json: bool) -> None:
-    """What happens, as it happens, until Ctrl-C. Goes on where it was when the service is started again.
+def watch(
+    group: tuple[str, ...], kind: tuple[str, ...], after: str | None, client: ControlClient, as_json: bool
+) -> None:
+    """Print new history entries until Ctrl-C.
+
+    After a lost connection it reconnects, and continues with the next entry.
 
     \b
     Examples:
@@ -228,27 +238,25 @@ def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str | None, clie
 
 
 def print_explanation(found: dict[str, Any], now: str) -> None:
-    """The cause, who asked, what it waits for, what comes next and when."""
+    """Print the cause of an event, what it waits for, and what happens next."""
     event = found["event"]
     print_facts(
         {
             "event": f"{event['id']}: {event['type']} of {names(event['vms'])}, {event['status']}",
             "cause": f"{found['cause']}. {found['cause_description']}",
-            "asked": f"{when(found['requested_at'], now)} by {found['requested_by']}",
+            "requested": f"{when(found['requested_at'], now)} by {found['requested_by']}",
             "host": found["host"],
             "rollout": found["rollout"],
             "not notified": "; ".join(found["not_notified"].values()),
         }
     )
     if found["waits"]:
-        click.echo("\nIt waits for:")
+        click.echo("\nWaits for:")
     for wait in found["waits"]:
         click.echo(f"  [{'x' if wait['done'] else ' '}] {_wait_line(wait, now)}")
-    click.echo(
-        f"\nNext: {found['next']}" + (f" At the latest {when(found['latest'], now)}." if found["latest"] else "")
-    )
+    click.echo(f"\nNext: {found['next']}" + (f" Latest time: {when(found['latest'], now)}." if found["latest"] else ""))
     if found["status"] == "pending" and found["postpone_deadline"]:
-        click.echo(f"It may be postponed until {when(found['postpone_deadline'], now)}.")
+        click.echo(f"Can be postponed until {when(found['postpone_deadline'], now)}.")
 
 
 def _wait_line(wait: dict[str, Any], now: str) -> str:
@@ -263,7 +271,7 @@ def _wait_line(wait: dict[str, Any], now: str) -> str:
     if wait["kind"] == "window":
         return f"the maintenance window{group} ({wait['text']}){until}"
     if wait["kind"] == "deletion":
-        return f"the other deletion: {wait['text']}{until}"
+        return f"other deletions: {wait['text']}{until}"
     if wait["kind"] == "fabric":
         return f"the fabric {wait['text']}" + (f": done {when(wait['time'], now)}" if wait["done"] else "")
     if wait["kind"] == "gate":
@@ -274,20 +282,20 @@ def _wait_line(wait: dict[str, Any], now: str) -> str:
 # --- The feed of history --------------------------------------------------------------------------
 
 
-SILENCE_SECONDS = 60
-"""The connection counts as lost after this time without data. The service sends a sign of life every 15 seconds."""
+READ_TIMEOUT_SECONDS = 60
+"""After this time without data the connection is considered lost. The service sends a heartbeat every 15 seconds."""
 _NEVER = Event()
 
 
-def print_feed(client: Client, query: list[tuple[str, str]], *, as_json: bool) -> None:
-    """Print each row as it comes: a line of JSON, or of words."""
+def print_feed(client: ControlClient, query: list[tuple[str, str]], *, as_json: bool) -> None:
+    """Print each new row as a line of text or JSON."""
     try:
         for data in FeedReader(client, query).rows():
             click.echo(data if as_json else _history_line(json.loads(data)))
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of the output has closed it
+    except BrokenPipeError:  # the reader has closed the pipe
         sys.stdout = None
         sys.exit(0)
 
@@ -298,18 +306,18 @@ def _history_line(entry: dict[str, Any]) -> str:
 
 
 class FeedReader:
-    """Reads the feed from a position on, and connects again when the connection is lost."""
+    """Reads the feed. Reconnects after a lost connection, and continues with the next row."""
 
-    def __init__(self, client: Client, query: list[tuple[str, str]]) -> None:
+    def __init__(self, client: ControlClient, query: list[tuple[str, str]]) -> None:
         self._client = client
         self._query = query
         self._position = ""
         self._connected = False
-        """Whether it ever was. If the first connection fails, that is an error."""
+        """Whether it has connected at least once. A failure of the first connection is an error."""
         self._lost = False
 
     def rows(self) -> Iterator[str]:
-        """The JSON of each row, endlessly."""
+        """Yield the JSON of each row, without end."""
         while True:
             try:
                 yield from self._rows_of_connection()
@@ -321,20 +329,22 @@ class FeedReader:
             except (OSError, HTTPException) as error:
                 problem = str(error) or type(error).__name__
             if not self._lost:
-                click.echo(f"forewarn: cut off ({problem}); going on as soon as it is back.", err=True)
+                click.echo(f"forewarn: connection lost ({problem}); reconnecting.", err=True)
                 self._lost = True
             _NEVER.wait(RETRY_MILLISECONDS / 1000)
-            self._client = self._client.anew()
+            self._client = self._client.refreshed()
 
     def _rows_of_connection(self) -> Iterator[str]:
-        resumes = {"Last-Event-ID": self._position} if self._position else {}
-        with self._client.open("GET", ("feed",), self._query, headers=resumes, seconds=SILENCE_SECONDS) as answer:
+        headers = {"Last-Event-ID": self._position} if self._position else {}
+        with self._client.open(
+            "GET", ("feed",), self._query, headers=headers, seconds=READ_TIMEOUT_SECONDS
+        ) as response:
             self._connected, self._lost = True, False
             listener = EventStreamParser()
-            for line in answer:
+            for line in response:
                 message = listener.parse_line(line.decode())
                 if message is not None:
-                    # Before it is handed on: what whoever is given it does then is its own affair.
+                    # Set before the yield: the caller may stop reading there.
                     self._position = message.id
                     if message.data:
                         yield message.data

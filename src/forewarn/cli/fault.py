@@ -1,4 +1,4 @@
-"""forewarn fault: the endpoint, failing on purpose."""
+"""forewarn fault: inject faults into the metadata endpoint."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import click
 
 from forewarn.cli.output import print_json, print_table, service_command, when
 from forewarn.core.durations import format_exact_duration
-from forewarn.core.faults import FAULTS, GET, METHODS
+from forewarn.core.faults import ANY, FAULTS, GET, METHODS
 from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 _KINDS = "\n".join(f"  {kind.name:<10} {kind.meaning}" for kind in FAULTS.values())
 
 
 @click.group()
 def command() -> None:
-    """Faults: make the endpoint fail on purpose.
+    """Make the metadata endpoint fail on purpose.
 
-    Needs a service that was started with --allow-faults.
+    The service must run with --allow-faults.
 
     \b
     Example:
@@ -32,20 +32,26 @@ def command() -> None:
 
 @command.command(epilog=f"\b\nKinds:\n{_KINDS}")
 @click.argument("kind")
-@click.option("--vm", metavar="NAME", help="Strike only requests of this VM.  [default: of all]")
+@click.option("--vm", metavar="NAME", help="Affect only requests of this VM.  [default: all VMs]")
 @click.option(
     "--method",
     metavar="|".join(METHODS),
     type=click.Choice(METHODS, case_sensitive=False),
     default=GET,
-    help="Which requests.  [default: GET]",
+    help="Affect only requests with this method.  [default: GET]",
 )
-@click.option("--count", metavar="N", type=int, help="How many requests; 1 if neither this nor --duration is given.")
-@click.option("--duration", metavar="DURATION", help="How long, by the service's clock; with --count what ends first.")
-@click.option("--delay", metavar="DURATION", help="How long slow and stall keep a client waiting; at most 10m.")
+@click.option("--count", metavar="N", type=int, help="Number of requests to affect.  [default: 1, without --duration]")
+@click.option(
+    "--duration",
+    metavar="DURATION",
+    help="How long the fault is active, on the service's clock. With --count, whichever ends first.",
+)
+@click.option("--delay", metavar="DURATION", help="Delay of slow and stall, at most 10m.  [default: by kind]")
 @service_command
-def add(client: Client, as_json: bool, **options: Any) -> None:
-    """Make the endpoint fail from now on, as KIND says, until it has struck often or long enough.
+def add(client: ControlClient, as_json: bool, **options: Any) -> None:
+    """Add a fault of this KIND.
+
+    It ends after --count requests, or after --duration.
 
     \b
     Examples:
@@ -55,30 +61,32 @@ def add(client: Client, as_json: bool, **options: Any) -> None:
     """
     body = {"kind": options["kind"].lower(), "vm": options["vm"], "method": options["method"]}
     body |= {"count": options["count"], "duration": options["duration"], "delay": options["delay"]}
-    answer = client.post("faults", body=body)
+    response = client.post("faults", body=body)
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     now = client.get("clock")["now"]
-    if answer["remaining"] == 0:
-        groups = "one group" if answer["hits"] == 1 else f"{answer['hits']:,} groups"
-        click.echo(f"{answer['id']}: {answer['kind']}, at once: {groups}.")
+    if response["remaining"] == 0:
+        groups = "one group" if response["hits"] == 1 else f"{response['hits']:,} groups"
+        click.echo(f"{response['id']}: {response['kind']}, applied immediately to {groups}.")
     else:
-        click.echo(f"{answer['id']}: {answer['kind']} of {_vm(answer)} on {answer['method']}, {_bounds(answer, now)}.")
+        click.echo(f"{response['id']}: {response['kind']} for {_requests(response)}, {_limits(response, now)}.")
 
 
 @command.command("list")
 @service_command
-def list_faults(client: Client, as_json: bool) -> None:
-    """The faults that can still strike, the oldest first: it strikes first.
+def list_faults(client: ControlClient, as_json: bool) -> None:
+    """List active faults, the oldest first.
+
+    If several faults match a request, the oldest is applied.
 
     \b
     Example:
       forewarn fault list
     """
-    answer = client.all("faults")
+    response = client.all("faults")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     now = client.get("clock")["now"]
     rows = (
@@ -87,47 +95,52 @@ def list_faults(client: Client, as_json: bool) -> None:
             fault["kind"],
             _vm(fault),
             fault["method"],
-            _bounds(fault, now),
+            _limits(fault, now),
             "" if fault["delay_seconds"] is None else format_exact_duration(timedelta(seconds=fault["delay_seconds"])),
             f"{fault['hits']:,}",
             fault["added_by"],
         )
-        for fault in answer["faults"]
+        for fault in response["faults"]
     )
     columns = ("fault", "kind", "VM", "method", "remaining", "delay", "hits", "added by")
-    print_table(columns, rows, "No fault is active: the endpoint answers as it should.")
+    print_table(columns, rows, "No active faults.")
 
 
 @command.command()
 @click.argument("fault", required=False, metavar="[ID]")
-@click.option("--all", "every", is_flag=True, help="All of them.")
+@click.option("--all", "everything", is_flag=True, help="End all active faults.")
 @service_command
-def clear(fault: str | None, every: bool, client: Client, as_json: bool) -> None:
-    """End a fault before its time, or all of them.
+def clear(fault: str | None, everything: bool, client: ControlClient, as_json: bool) -> None:
+    """End a fault, or all faults.
 
     \b
     Examples:
       forewarn fault clear f1
       forewarn fault clear --all
     """
-    if every == (fault is not None):
-        raise BadOption(name="ID", value=fault or "", problem="name one fault, or use --all.")
-    answer = client.delete("faults") if fault is None else client.delete("faults", fault)
+    if everything == (fault is not None):
+        raise BadOption(name="ID", value=fault or "", problem="use the id of a fault, or --all.")
+    response = client.delete("faults") if fault is None else client.delete("faults", fault)
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
-    cleared = answer["faults"] if fault is None else [answer]
+    cleared = response["faults"] if fault is None else [response]
     for each in cleared:
-        click.echo(f"{each['id']} ({each['kind']}) is cleared. Hits: {each['hits']:,}.")
+        click.echo(f"{each['id']} ({each['kind']}) was cleared. Hits: {each['hits']:,}.")
     if not cleared:
-        click.echo("No fault was active.")
+        click.echo("No active faults.")
 
 
 def _vm(fault: dict[str, Any]) -> str:
     return str(fault["vm"] or "all")
 
 
-def _bounds(fault: dict[str, Any], now: str) -> str:
+def _requests(fault: dict[str, Any]) -> str:
+    method = "all" if fault["method"] == ANY else fault["method"]
+    return f"{method} requests of {fault['vm'] or 'all VMs'}"
+
+
+def _limits(fault: dict[str, Any], now: str) -> str:
     parts = []
     if fault["remaining"] is not None:
         parts.append("once" if fault["remaining"] == 1 else f"{fault['remaining']:,} times")

@@ -1,4 +1,4 @@
-"""forewarn fleet: check and apply the fleet file."""
+"""forewarn fleet: check and apply a fleet file, and show the fleet."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from forewarn.errors import UnreadableFile
 from forewarn.files.fleet_file import parse_fleet
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 def read_fleet_file(path: str) -> str:
-    """The text of a fleet file, or an error that says why not."""
+    """Return the text of a fleet file."""
     try:
         return Path(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -26,13 +26,13 @@ def read_fleet_file(path: str) -> str:
 
 
 def full_path(path: str) -> str:
-    """The same file by the same name, wherever it is typed."""
+    """Return the absolute path, which is the same from every working directory."""
     return str(Path(path).resolve())
 
 
 @click.group()
 def command() -> None:
-    """The fleet: check and apply its file.
+    """Check a fleet file, apply it, or show the fleet.
 
     \b
     Example:
@@ -42,9 +42,11 @@ def command() -> None:
 
 @command.command()
 @click.argument("file", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print what the file declares as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(file: str, as_json: bool) -> None:
-    """Read a fleet file and say what is wrong in it, with line and key. Needs no service.
+    """Check a fleet file. No service is needed.
+
+    An error has the line and the key.
 
     \b
     Example:
@@ -56,15 +58,15 @@ def check(file: str, as_json: bool) -> None:
     if as_json:
         print_json({"file": file, "vms": len(fleet.vms), "groups": len(groups), "hosts": len(hosts)})
     else:
-        click.echo(f"{file} is in order: {len(fleet.vms)} VMs in {len(groups)} groups on {len(hosts)} hosts.")
+        click.echo(f"{file} is valid: {len(fleet.vms)} VMs in {len(groups)} groups on {len(hosts)} hosts.")
 
 
 @command.command()
 @click.argument("file", type=click.Path())
-@click.option("--force", is_flag=True, help="Also remove VMs that have a live event; it ends.")
+@click.option("--force", is_flag=True, help="Also remove VMs with active events. The events are cancelled.")
 @service_command
-def apply(file: str, force: bool, client: Client, as_json: bool) -> None:
-    """Make the running service's fleet what the file says.
+def apply(file: str, force: bool, client: ControlClient, as_json: bool) -> None:
+    """Apply a fleet file to the running service.
 
     \b
     Example:
@@ -81,24 +83,24 @@ def apply(file: str, force: bool, client: Client, as_json: bool) -> None:
 
 def _print_change(change: dict[str, Any]) -> None:
     lines = {
-        "adds": change["added"],
-        "changes": change["changed"],
-        "removes": change["removed"],
-        "sets groups": change["groups"],
-        "removes groups": change["groups_removed"],
-        "adds hosts": change["hosts"],
-        "removes hosts": change["hosts_removed"],
+        "VMs added": change["added"],
+        "VMs changed": change["changed"],
+        "VMs removed": change["removed"],
+        "groups added or changed": change["groups"],
+        "groups removed": change["groups_removed"],
+        "hosts added": change["hosts"],
+        "hosts removed": change["hosts_removed"],
     }
     if not any(lines.values()):
-        click.echo("Nothing to change: the fleet is as the file says.")
+        click.echo("No changes: the fleet already matches the file.")
         return
-    print_facts({what: f"{len(found):>6}  {names(found)}" if found else None for what, found in lines.items()})
+    print_facts({title: f"{len(found):>6}  {names(found)}" if found else None for title, found in lines.items()})
 
 
 @command.command()
 @service_command
-def show(client: Client, as_json: bool) -> None:
-    """Groups and hosts of the running service.
+def show(client: ControlClient, as_json: bool) -> None:
+    """Show the groups and hosts of the running service.
 
     \b
     Example:
@@ -108,7 +110,7 @@ def show(client: Client, as_json: bool) -> None:
     if as_json:
         print_json(fleet)
         return
-    click.echo(f"{fleet['vms']} VMs. Those in no group below are scopes of their own.\n")
+    click.echo(f"{fleet['vms']} VMs. A VM without a group is notified alone.\n")
     groups = (
         (
             group["name"],
@@ -119,7 +121,7 @@ def show(client: Client, as_json: bool) -> None:
         )
         for group in by_name(fleet["groups"])
     )
-    print_table(("group", "kind", "VMs", "UDs/FDs", "auto approve"), groups, "No groups are declared.")
+    print_table(("group", "kind", "VMs", "UDs/FDs", "auto approve"), groups, "No groups.")
     click.echo()
     hosts = ((host["name"], str(len(host["vms"])), names(host["vms"])) for host in by_name(fleet["hosts"]))
-    print_table(("host", "VMs", "which"), hosts, "No hosts are declared: each VM has one of its own.")
+    print_table(("host", "VM count", "VMs"), hosts, "No hosts. Each VM has its own host.")

@@ -1,4 +1,4 @@
-"""forewarn group: the groups of the fleet, and their policy."""
+"""forewarn group: list groups, and change their policies."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import click
 from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """Groups: who is told together, and by which policy. A VM in no group is one of its own.
+    """List groups, and change their policies.
+
+    The VMs of a group are notified together. A VM without a group is notified alone.
 
     \b
     Example:
@@ -24,16 +26,16 @@ def command() -> None:
 
 @command.command("list")
 @service_command
-def list_groups(client: Client, as_json: bool) -> None:
-    """The declared groups, and their policy.
+def list_groups(client: ControlClient, as_json: bool) -> None:
+    """List groups with their policies.
 
     \b
     Example:
       forewarn group list
     """
-    answer = client.all("groups")
+    response = client.all("groups")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     rows = (
         (
@@ -44,17 +46,17 @@ def list_groups(client: Client, as_json: bool) -> None:
             group["terminate_notice"] or "",
             "; ".join(group["windows"]),
         )
-        for group in by_name(answer["groups"])
+        for group in by_name(response["groups"])
     )
     columns = ("group", "kind", "VMs", "auto approve", "terminate notice", "windows")
-    print_table(columns, rows, "No groups are declared: each VM is one of its own.")
+    print_table(columns, rows, "No groups. Each VM is notified alone.")
 
 
 @command.command()
 @click.argument("name")
 @service_command
-def show(name: str, client: Client, as_json: bool) -> None:
-    """One group, and its policy.
+def show(name: str, client: ControlClient, as_json: bool) -> None:
+    """Show a group and its policy.
 
     \b
     Example:
@@ -65,12 +67,16 @@ def show(name: str, client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--auto-approve", metavar="WORDS", help="What starts without asking: reboot, redeploy or both; or none.")
+@click.option("--auto-approve", metavar="TYPES", help="Approve automatically: reboot, redeploy, both, or none.")
+@click.option("--terminate-notice", metavar="PT5M..PT15M", help="Notice before VMs of a scale set are deleted; or off.")
 @click.option(
-    "--terminate-notice", metavar="PT5M..PT15M", help="How long before a deletion a scale set is told; or off."
+    "--window",
+    "windows",
+    multiple=True,
+    metavar="WINDOW",
+    help='Maintenance window, like "sat,sun 02:00 4h Europe/Berlin". Can be repeated.',
 )
-@click.option("--window", "windows", multiple=True, metavar="WINDOW", help='Like "sat,sun 02:00 4h Europe/Berlin".')
-@click.option("--no-windows", is_flag=True, help="Routine operations may start at any time.")
+@click.option("--no-windows", is_flag=True, help="Remove all maintenance windows: routine work can start at any time.")
 @service_command
 def policy(
     name: str,
@@ -78,10 +84,12 @@ def policy(
     terminate_notice: str | None,
     windows: tuple[str, ...],
     no_windows: bool,
-    client: Client,
+    client: ControlClient,
     as_json: bool,
 ) -> None:
-    """Change a group's policy. It lasts until a fleet file is applied.
+    """Change the policy of a group.
+
+    The change is lost when a fleet file is applied.
 
     \b
     Example:
@@ -89,16 +97,16 @@ def policy(
     """
     body: dict[str, Any] = {}
     if auto_approve is not None:
-        words = auto_approve.replace(",", " ").split()
-        body["auto_approve"] = [] if words == ["none"] else words
+        types = auto_approve.replace(",", " ").split()
+        body["auto_approve"] = [] if types == ["none"] else types
     if terminate_notice is not None:
         body["terminate_notice"] = terminate_notice
     if windows and no_windows:
-        raise click.UsageError("Write --window or --no-windows, not both.")
+        raise click.UsageError("Use either --window or --no-windows.")
     if windows or no_windows:
         body["windows"] = list(windows)
     if not body:
-        raise click.UsageError("Say what to change: --auto-approve, --terminate-notice, --window or --no-windows.")
+        raise click.UsageError("Nothing to change. Use --auto-approve, --terminate-notice, --window or --no-windows.")
     _print(client.post("groups", name, "policy", body=body), as_json)
 
 

@@ -1,4 +1,4 @@
-"""forewarn host: see hosts, and announce work on them."""
+"""forewarn host: list hosts, and request work on them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import by_name, names, print_facts, print_json, print_table, service_command
-from forewarn.cli.requests import confirm, impact_options, request_command, request_operations
+from forewarn.cli.requests import (
+    confirm,
+    impact_options,
+    override_notice_option,
+    request_command,
+    request_operations,
+)
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """Hosts: see them, and announce work on them. What happens to a host happens to the VMs on it.
+    """List hosts. Update, repair or fail them.
+
+    Work on a host affects all VMs on it. Their groups are notified first.
 
     \b
     Example:
@@ -25,16 +33,16 @@ def command() -> None:
 
 @command.command("list")
 @service_command
-def list_hosts(client: Client, as_json: bool) -> None:
-    """All hosts: whether they are in use, and what is on them.
+def list_hosts(client: ControlClient, as_json: bool) -> None:
+    """List hosts with their state, VMs and work.
 
     \b
     Example:
       forewarn host list
     """
-    answer = client.all("hosts")
+    response = client.all("hosts")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     rows = (
         (
@@ -44,9 +52,9 @@ def list_hosts(client: Client, as_json: bool) -> None:
             names(host["vms"]),
             names([operation["cause"] for operation in host["operations"]], 2),
         )
-        for host in by_name(answer["hosts"])
+        for host in by_name(response["hosts"])
     )
-    print_table(("host", "state", "VMs", "which", "work"), rows, "The fleet has no hosts.")
+    print_table(("host", "state", "VM count", "VMs", "work"), rows, "No hosts.")
 
 
 def _state(host: dict[str, Any]) -> str:
@@ -56,8 +64,8 @@ def _state(host: dict[str, Any]) -> str:
 @command.command()
 @click.argument("name")
 @service_command
-def show(name: str, client: Client, as_json: bool) -> None:
-    """One host: its state, the VMs on it, and the work announced or under way.
+def show(name: str, client: ControlClient, as_json: bool) -> None:
+    """Show a host: its state, VMs, and scheduled or started work.
 
     \b
     Example:
@@ -90,7 +98,9 @@ def _print_host(host: dict[str, Any]) -> None:
 @impact_options
 @request_command(routine=True)
 def update(name: str, impact: str, duration: str | None, **options: Any) -> None:
-    """Update a host: every group on it is told, and it begins when each has approved or is due.
+    """Update a host. The groups on it are notified first.
+
+    The update starts when every group has approved, or its notice is over.
 
     \b
     Example:
@@ -103,7 +113,9 @@ def update(name: str, impact: str, duration: str | None, **options: Any) -> None
 @click.argument("name")
 @request_command()
 def repair(name: str, **options: Any) -> None:
-    """Repair a host that cannot wait: its VMs are rebooted after the least notice, in a window or not.
+    """Repair a host urgently. Its VMs reboot after the minimum notice.
+
+    The repair does not wait for maintenance windows.
 
     \b
     Example:
@@ -114,12 +126,14 @@ def repair(name: str, **options: Any) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--notice", metavar="DURATION", help="When its VMs are moved away at the latest; default: 7d.")
-@click.option("--override-notice", is_flag=True, help="Insist on a notice below the least.")
-@click.option("--override-windows", is_flag=True, help="Also outside the groups' maintenance windows.")
+@click.option("--notice", metavar="DURATION", help="Time between the notice and the moves.  [default: 7d]")
+@override_notice_option
+@click.option("--override-windows", is_flag=True, help="Also start outside the groups' maintenance windows.")
 @request_command(notice=False)
 def degrade(name: str, **options: Any) -> None:
-    """A host is expected to fail: take it out of use, and move its VMs away, each when approved or due.
+    """Take a failing host out of service, and move its VMs away.
+
+    Each VM moves when its group has approved, or its notice is over.
 
     \b
     Example:
@@ -135,28 +149,30 @@ def degrade(name: str, **options: Any) -> None:
     "outcome",
     type=click.Choice(["reboot", "redeploy"]),
     default="redeploy",
-    help="What becomes of its VMs.  [default: redeploy]",
+    help="Reboot its VMs there, or redeploy them to other hosts.  [default: redeploy]",
 )
-@click.option("--yes", is_flag=True, help="Do not ask whether it is meant.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @request_command(notice=False)
 def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
-    """A host has failed: it is out of use, and its VMs are rebooted or started elsewhere at once.
+    """Declare a host failed. Its VMs restart immediately.
+
+    The host goes out of service. The events of its VMs start without notice.
 
     \b
     Example:
       forewarn host fail rack-1-a --as redeploy
     """
     if not options["dry_run"]:
-        confirm(f"Fail {name} and all VMs on it now?", yes)
+        confirm(f"Declare {name} failed, and restart all VMs on it? This cannot be undone.", yes)
     request_operations({"cause": "hardware-failure", "host": name, "type": outcome}, options)
 
 
 @command.command("return")
 @click.argument("name")
-@click.option("--dry-run", is_flag=True, help="Only say what would be withdrawn; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
 @service_command
-def return_host(name: str, dry_run: bool, client: Client, as_json: bool) -> None:
-    """A host is well again: it is used, and nobody is moved away from it any more.
+def return_host(name: str, dry_run: bool, client: ControlClient, as_json: bool) -> None:
+    """Return a host to service, and cancel pending moves of its VMs.
 
     \b
     Example:
@@ -168,6 +184,7 @@ def return_host(name: str, dry_run: bool, client: Client, as_json: bool) -> None
         return
     if dry_run:
         cancelled = len(host["cancelled"])
-        click.echo(f"Dry run: nothing is changed. {name} would be in service, and {cancelled} redeploys cancelled.")
+        redeploys = "1 redeploy" if cancelled == 1 else f"{cancelled} redeploys"
+        click.echo(f"Dry run: nothing was changed. {name} would be in service, and {redeploys} cancelled.")
         return
     _print_host(host)

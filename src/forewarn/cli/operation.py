@@ -1,4 +1,4 @@
-"""forewarn operation: what was asked for, and saying how the work went."""
+"""forewarn operation: list operations, cancel them, and mark them done or failed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import click
 from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """Operations: what was asked for, what became of it, and saying so where a person does the work.
+    """List operations. Cancel them, or mark them done or failed.
 
-    An id may be cut short where it is clear.
+    An id can be shortened to its first characters.
 
     \b
     Example:
@@ -25,21 +25,21 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("--all", "everything", is_flag=True, help="Include ended operations.")
 @service_command
-def list_operations(everything: bool, client: Client, as_json: bool) -> None:
-    """What is asked for and not yet over.
+def list_operations(everything: bool, client: ControlClient, as_json: bool) -> None:
+    """List pending and started operations.
 
     \b
     Example:
       forewarn operation list
     """
-    answer = client.all("operations", all="true") if everything else client.all("operations")
+    response = client.all("operations", all="true") if everything else client.all("operations")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     now = client.get("clock")["now"]
-    ids = short_ids([operation["id"] for operation in answer["operations"]])
+    ids = short_ids([operation["id"] for operation in response["operations"]])
     rows = (
         (
             ids[operation["id"]],
@@ -50,17 +50,17 @@ def list_operations(everything: bool, client: Client, as_json: bool) -> None:
             operation["requested_by"],
             when(operation["requested_at"], now),
         )
-        for operation in answer["operations"]
+        for operation in response["operations"]
     )
-    columns = ("operation", "cause", "status", "host", "VMs", "asked by", "asked")
-    print_table(columns, rows, "There has been no operation." if everything else "No operation is under way.")
+    columns = ("operation", "cause", "status", "host", "VMs", "requested by", "requested")
+    print_table(columns, rows, "No operations." if everything else "No pending or started operations.")
 
 
 @command.command()
 @click.argument("operation_id", metavar="ID")
 @service_command
-def show(operation_id: str, client: Client, as_json: bool) -> None:
-    """One operation, live or over, with its events.
+def show(operation_id: str, client: ControlClient, as_json: bool) -> None:
+    """Show an operation and its events.
 
     \b
     Example:
@@ -72,8 +72,8 @@ def show(operation_id: str, client: Client, as_json: bool) -> None:
 @command.command()
 @click.argument("operation_id", metavar="ID")
 @service_command
-def done(operation_id: str, client: Client, as_json: bool) -> None:
-    """The work is done and all is well: the events disappear.
+def done(operation_id: str, client: ControlClient, as_json: bool) -> None:
+    """Mark a started operation as done. Its events disappear.
 
     \b
     Example:
@@ -84,10 +84,12 @@ def done(operation_id: str, client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("operation_id", metavar="ID")
-@click.option("--reason", metavar="TEXT", default="", help="What went wrong, for history.")
+@click.option("--reason", metavar="TEXT", default="", help="The reason, which history records.")
 @service_command
-def failed(operation_id: str, reason: str, client: Client, as_json: bool) -> None:
-    """The work could not be done: the events disappear, and a rollout that it belongs to stops.
+def failed(operation_id: str, reason: str, client: ControlClient, as_json: bool) -> None:
+    """Mark a started operation as failed. Its events disappear.
+
+    If the operation belongs to a rollout, the rollout stops.
 
     \b
     Example:
@@ -99,8 +101,8 @@ def failed(operation_id: str, reason: str, client: Client, as_json: bool) -> Non
 @command.command()
 @click.argument("operation_id", metavar="ID")
 @service_command
-def cancel(operation_id: str, client: Client, as_json: bool) -> None:
-    """Withdraw an operation that has not started, with all its events.
+def cancel(operation_id: str, client: ControlClient, as_json: bool) -> None:
+    """Cancel an operation that has not started, with its events.
 
     \b
     Example:
@@ -109,7 +111,7 @@ def cancel(operation_id: str, client: Client, as_json: bool) -> None:
     _print(client, client.post("operations", operation_id, "cancel"), as_json)
 
 
-def _print(client: Client, operation: dict[str, Any], as_json: bool) -> None:
+def _print(client: ControlClient, operation: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(operation)
         return
@@ -126,13 +128,13 @@ def _print(client: Client, operation: dict[str, Any], as_json: bool) -> None:
             "rollout": operation["rollout"],
             "health": operation["health"],
             "overrides": ", ".join(operation["overrides"]),
-            "asked": f"{when(operation['requested_at'], now)} by {operation['requested_by']}",
+            "requested": f"{when(operation['requested_at'], now)} by {operation['requested_by']}",
             "postpone deadline": when(operation["postpone_deadline"], now) if operation["status"] == "pending" else "",
             "not notified": "; ".join(operation["not_notified"].values()),
             "started": when(operation["started_at"], now),
             "last failure": operation["last_failure"],
             "next attempt": when(operation["next_attempt_at"], now),
-            "carried out": when(operation["executed_at"], now),
+            "executed": when(operation["executed_at"], now),
             "ended": when(operation["ended_at"], now),
             "events": ", ".join(event["id"] for event in operation["events"]) or "none",
         }

@@ -1,4 +1,4 @@
-"""Output of the commands: tables, facts, names and times relative to the service's clock, or JSON for programs."""
+"""Output of the commands: tables, facts, names and times, or JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from forewarn.cli.client import Client
+from forewarn.cli.client import ControlClient
 from forewarn.core.durations import format_relative_time, format_time, from_text
 
 if TYPE_CHECKING:
@@ -23,29 +23,27 @@ if TYPE_CHECKING:
 _PARTS = re.compile(r"([0-9]+)").split
 
 _PIPED_WIDTH = 240
-"""Where nobody looks at a screen, nothing is cut to fit one."""
+"""Output to a file or a pipe is not cut to the width of a terminal."""
 
 
 def service_command(function: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that asks a running service; the command is given a client for it."""
+    """Add the options of every command that uses a running service. The command gets a client for it."""
 
     @wraps(function)
     def with_client(data: str | None, server: str | None, token_file: str | None, **options: Any) -> None:
-        function(client=Client(data, server, token_file), **options)
+        function(client=ControlClient(data, server, token_file), **options)
 
-    json_option = click.option("--json", "as_json", is_flag=True, help="Print the service's answer as JSON.")
-    data_option = click.option(
-        "--data", metavar="DIR", help="The data folder of the service to ask.  [env: FOREWARN_DATA]"
-    )
+    json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    data_option = click.option("--data", metavar="DIR", help="Data folder of the service.  [env: FOREWARN_DATA]")
     server_option = click.option(
         "--server",
         metavar="URL",
-        help="A service elsewhere, by its control address.  [env: FOREWARN_SERVER]",
+        help="URL of the control API of a remote service.  [env: FOREWARN_SERVER]",
     )
     token_option = click.option(
         "--token-file",
         metavar="FILE",
-        help="The file with the token to use.  [env: FOREWARN_TOKEN_FILE]",
+        help="File with the access token.  [env: FOREWARN_TOKEN_FILE]",
     )
     return data_option(server_option(token_option(json_option(with_client))))
 
@@ -59,7 +57,7 @@ def console() -> Console:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: str) -> None:
-    """A table, or a sentence when there is nothing to show."""
+    """Print a table, or the text `empty` if it has no rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -72,7 +70,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: st
 
 
 def print_facts(facts: dict[str, str | None]) -> None:
-    """Names and values, one a line; what is not known is left out."""
+    """Print names and values, one per line. Leave out those without a value."""
     width = max(len(name) for name in facts)
     for name, value in facts.items():
         if value:
@@ -80,17 +78,17 @@ def print_facts(facts: dict[str, str | None]) -> None:
 
 
 def when(text: str | None, now: str) -> str:
-    """A moment as a person reads it: what the clock says then, and how far off that is."""
+    """Format a time, with its distance from now: `14:30:00 UTC (in 15m)`."""
     if text is None:
         return ""
-    moment, present = from_text(text), from_text(now)
-    day, clock = format_time(moment).split(maxsplit=1)
-    shown = clock if moment.date() == present.date() else f"{day} {clock}"
-    return f"{shown} ({format_relative_time(moment, present)})"
+    time, present = from_text(text), from_text(now)
+    day, clock = format_time(time).split(maxsplit=1)
+    shown = clock if time.date() == present.date() else f"{day} {clock}"
+    return f"{shown} ({format_relative_time(time, present)})"
 
 
 def short_ids(ids: list[str]) -> dict[str, str]:
-    """Each id cut to as many characters as tell it from the others, eight at least."""
+    """Shorten each id to its first characters: at least eight, and enough to be unique."""
     length = 8
     while len({found[:length] for found in ids}) < len(set(ids)):
         length += 1
@@ -98,13 +96,13 @@ def short_ids(ids: list[str]) -> dict[str, str]:
 
 
 def by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """In the order in which a person counts: web-2 comes before web-10."""
+    """Sort by name, with numbers in their order: web-2 comes before web-10."""
     return sorted(
         found, key=lambda each: [(int(part) if part.isdecimal() else 0, part) for part in _PARTS(each["name"])]
     )
 
 
-def names(found: list[str], most: int = 5) -> str:
-    """Names, and how many more."""
-    shown = ", ".join(found[:most])
-    return shown if len(found) <= most else f"{shown} and {len(found) - most} more"
+def names(found: list[str], maximum: int = 5) -> str:
+    """Join names. Of a longer list, show the first ones and the number of the others."""
+    shown = ", ".join(found[:maximum])
+    return shown if len(found) <= maximum else f"{shown} and {len(found) - maximum} more"

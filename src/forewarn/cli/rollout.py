@@ -1,4 +1,4 @@
-"""forewarn rollout: a host update that walks many hosts."""
+"""forewarn rollout: update many hosts in waves."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from forewarn.cli.wait import wait_for_rollout
 from forewarn.core.durations import format_seconds
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """Rollouts: update many hosts, one update domain of a group at a time, and stop when health fails.
+    """Update many hosts in waves.
 
-    An id may be cut short where it is clear.
+    A wave affects at most one update domain of each group. A rollout stops when a health check fails. An id can be
+    shortened to its first characters.
 
     \b
     Example:
@@ -28,80 +29,77 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--hosts", "patterns", multiple=True, required=True, metavar="PATTERN", help="Hosts, like 'rack-1-*'.")
+@click.option(
+    "--hosts",
+    multiple=True,
+    required=True,
+    metavar="PATTERN",
+    help="Hosts to update, like 'rack-1-*'. Can be repeated.",
+)
 @impact_options
 @click.option(
-    "--max-unavailable",
-    "max_unavailable",
-    type=int,
-    default=5,
-    metavar="N",
-    help="How many hosts at once.  [default: 5]",
+    "--max-unavailable", type=int, default=5, metavar="N", help="Maximum number of hosts in work.  [default: 5]"
 )
-@click.option("--pause", metavar="DURATION", help="Between a wave and the next; default: none.")
-@click.option(
-    "--health-timeout",
-    "health_timeout",
-    metavar="DURATION",
-    help="How long VMs may take to be well again; default: 15m.",
-)
-@click.option("--yes", is_flag=True, help="Do not show the plan and ask whether it is meant.")
+@click.option("--pause", metavar="DURATION", help="Pause between waves.  [default: 0s]")
+@click.option("--health-timeout", metavar="DURATION", help="Maximum time for VMs to become healthy.  [default: 15m]")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @request_command(routine=True)
-def start(patterns: tuple[str, ...], yes: bool, impact: str, **options: Any) -> None:
-    """Start to walk hosts, wave by wave: announce, carry out, look whether all is well, go on.
+def start(hosts: tuple[str, ...], yes: bool, impact: str, **options: Any) -> None:
+    """Start a rollout.
 
-    A gate that fails stops it, and withdraws what is only scheduled.
+    Each wave notifies the groups on its hosts, updates the hosts, and checks the health of the VMs. If a check fails,
+    the rollout stops and cancels scheduled events.
 
     \b
     Example:
       forewarn rollout start --hosts 'rack-1-*' --impact freeze --duration 9s
     """
     client = options["client"]
-    body = {"hosts": patterns, "type": impact, **request_fields(options)}
+    body = {"hosts": hosts, "type": impact, **request_fields(options)}
     body |= {name: options[name] for name in ("duration", "max_unavailable", "pause", "health_timeout")}
     if options["dry_run"]:
         plan = client.post("rollouts", body=body | {"dry_run": True})
         print_json(plan) if options["as_json"] else print_plan(plan, client.get("clock")["now"])
         return
-    confirm(f"Update the hosts {names(list(patterns))} now? See the plan with --dry-run.", yes)
+    confirm(f"Update the hosts {names(list(hosts))}? To see the plan first, use --dry-run.", yes)
     rollout = client.post("rollouts", body=body)
     _show(client, rollout["id"], options, announce=True)
 
 
-def _show(client: Client, rollout_id: str, options: dict[str, Any], *, announce: bool = False) -> None:
-    """Print the rollout, watched or as it is."""
+def _show(client: ControlClient, rollout_id: str, options: dict[str, Any], *, announce: bool = False) -> None:
+    """Print the rollout: with --wait, when it has ended."""
     if options["wait"]:
         if announce and not options["as_json"]:
-            click.echo(f"Rollout {rollout_id} is under way.")
+            click.echo(f"Rollout {rollout_id} has started.")
         wait_for_rollout(client, rollout_id, quiet=options["as_json"])
     rollout = client.get("rollouts", rollout_id)
     print_json(rollout) if options["as_json"] else print_rollout(rollout, client.get("clock")["now"])
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("--all", "everything", is_flag=True, help="Include ended rollouts.")
 @service_command
-def list_rollouts(everything: bool, client: Client, as_json: bool) -> None:
-    """Rollouts under way, and how far they are.
+def list_rollouts(everything: bool, client: ControlClient, as_json: bool) -> None:
+    """List running and paused rollouts.
 
     \b
     Example:
       forewarn rollout list --all
     """
-    answer = client.all("rollouts", all="true") if everything else client.all("rollouts")
+    response = client.all("rollouts", all="true") if everything else client.all("rollouts")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
-    empty = "There has been no rollout." if everything else "No rollout is under way."
-    print_rollouts(answer["rollouts"], client.get("clock")["now"], empty)
+    empty = "No rollouts." if everything else "No running or paused rollouts."
+    print_rollouts(response["rollouts"], client.get("clock")["now"], empty)
 
 
 @command.command()
 @click.argument("rollout_id", metavar="ID")
-@click.option("--plan", is_flag=True, help="The waves still to come, as the fleet is now.")
+@click.option("--plan", is_flag=True, help="Show the plan of the remaining waves instead.")
 @service_command
-def show(rollout_id: str, plan: bool, client: Client, as_json: bool) -> None:
-    """One rollout: what is done, under way, left out and still to come.
+def show(rollout_id: str, plan: bool, client: ControlClient, as_json: bool) -> None:
+    """Show a rollout and the status of its hosts.
 
     \b
     Example:
@@ -119,7 +117,9 @@ def show(rollout_id: str, plan: bool, client: Client, as_json: bool) -> None:
 @click.argument("rollout_id", metavar="ID")
 @change_command
 def pause(rollout_id: str, **options: Any) -> None:
-    """Announce nothing more until it is resumed. What is announced goes on.
+    """Pause a rollout: schedule no more waves.
+
+    Events that are already scheduled continue.
 
     \b
     Example:
@@ -132,7 +132,7 @@ def pause(rollout_id: str, **options: Any) -> None:
 @click.argument("rollout_id", metavar="ID")
 @change_command
 def resume(rollout_id: str, **options: Any) -> None:
-    """Schedule the next waves again.
+    """Resume a paused rollout.
 
     \b
     Example:
@@ -145,7 +145,9 @@ def resume(rollout_id: str, **options: Any) -> None:
 @click.argument("rollout_id", metavar="ID")
 @change_command
 def cancel(rollout_id: str, **options: Any) -> None:
-    """End the walk: what is only scheduled is withdrawn, what has started goes on to its end.
+    """Cancel a rollout and its scheduled events.
+
+    Started events continue until they end.
 
     \b
     Example:
@@ -159,12 +161,12 @@ def _turn(rollout_id: str, verb: str, options: dict[str, Any]) -> None:
     rollout = client.post("rollouts", rollout_id, verb, body={"dry_run": options["dry_run"]})
     if not options["dry_run"]:
         if verb == "cancel":
-            options["wait"] = False  # it is over
+            options["wait"] = False  # it has ended
         _show(client, rollout["id"], options)
     elif options["as_json"]:
         print_json(rollout)
     else:
-        click.echo("Dry run: nothing is changed. It would be:")
+        click.echo("Dry run: nothing was changed. The rollout would be:")
         print_rollout(rollout, client.get("clock")["now"])
 
 
@@ -172,9 +174,9 @@ def _turn(rollout_id: str, verb: str, options: dict[str, Any]) -> None:
 
 
 def print_plan(plan: dict[str, Any], now: str) -> None:
-    """Which hosts when, which groups, and when it ends."""
+    """Print the waves of a plan, with their hosts, groups and times."""
     hosts = sum(len(wave["hosts"]) for wave in plan["waves"])
-    click.echo(f"{hosts} hosts in {len(plan['waves'])} waves: {_what(plan)}.\n")
+    click.echo(f"{_count(hosts, 'host')} in {_count(len(plan['waves']), 'wave')}: {_summary(plan)}.\n")
     rows = (
         (
             str(number),
@@ -186,9 +188,9 @@ def print_plan(plan: dict[str, Any], now: str) -> None:
         )
         for number, wave in enumerate(plan["waves"], 1)
     )
-    print_table(("wave", "hosts", "groups", "VMs", "scheduled", "starts, if not approved"), rows, "There are no waves.")
-    for left_out in plan["skipped"]:
-        click.echo(f"{left_out['host']} is skipped: {left_out['reason']}")
+    print_table(("wave", "hosts", "groups", "VMs", "scheduled", "starts, if not approved"), rows, "No waves.")
+    for skipped in plan["skipped"]:
+        click.echo(f"{skipped['host']} is skipped: {skipped['reason']}")
     click.echo(f"\nExpected end  {when(plan['expected_end'], now)}")
     click.echo(f"Latest end    {when(plan['latest_end'], now)}, unless it is paused or postponed")
 
@@ -211,14 +213,14 @@ def print_rollouts(rollouts: list[dict[str, Any]], now: str, empty: str) -> None
 
 
 def print_rollout(rollout: dict[str, Any], now: str) -> None:
-    """One rollout in full."""
+    """Print a rollout with its hosts."""
     print_facts(
         {
             "rollout": rollout["id"],
             "hosts": ", ".join(rollout["hosts"]),
             "status": rollout["status"] + (f": {rollout['reason']}" if rollout["reason"] else ""),
-            "what": _what(rollout),
-            "asked": f"{when(rollout['requested_at'], now)} by {rollout['requested_by']}",
+            "update": _summary(rollout),
+            "requested": f"{when(rollout['requested_at'], now)} by {rollout['requested_by']}",
             "wave": str(rollout["wave"]),
             "next wave": when(rollout["next_wave_at"], now),
             "done": names(rollout["done"], 10),
@@ -230,11 +232,15 @@ def print_rollout(rollout: dict[str, Any], now: str) -> None:
     )
 
 
-def _what(settings: dict[str, Any]) -> str:
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _summary(settings: dict[str, Any]) -> str:
     seconds = settings["duration_seconds"]
-    length = f" of {format_seconds(seconds)}" if seconds else ""
+    duration = f" of {format_seconds(seconds)}" if seconds else ""
     pause = settings["pause_seconds"]
     between = f", {format_seconds(pause)} between waves" if pause else ""
-    most = settings["max_unavailable"]
-    at_once = "one host at a time" if most == 1 else f"at most {most} hosts at once"
-    return f"{settings['type']}{length}, {at_once}{between}"
+    maximum = settings["max_unavailable"]
+    at_once = "one host at a time" if maximum == 1 else f"at most {maximum} hosts at once"
+    return f"{settings['type']}{duration}, {at_once}{between}"

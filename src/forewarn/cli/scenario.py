@@ -1,4 +1,4 @@
-"""forewarn scenario: list scenarios, run them, and watch a run."""
+"""forewarn scenario: list and run scenarios."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ from forewarn.scenarios.shapes import ScenarioShape
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
 def command() -> None:
-    """Scenarios: live migration, maintenance, evictions and failures, each to be rehearsed as a whole.
+    """Run a sequence of events, and check each step.
 
-    A scenario is a TOML file with steps, and what is expected at each of them. Some come with Forewarn; your own are
-    given by their path.
+    A scenario is a TOML file with steps, and an expectation for each step. Forewarn includes some scenarios. Use your
+    own by path.
+
+    \b
+    Example:
+      forewarn scenario run live-migration --vm web-0
     """
 
 
 @command.command("list")
 @_json_option
 def list_scenarios(as_json: bool) -> None:
-    """The scenarios that come with Forewarn. Needs no service.
+    """List the included scenarios. No service is needed.
 
     \b
     Example:
@@ -50,26 +54,26 @@ def list_scenarios(as_json: bool) -> None:
     if as_json:
         print_json({"scenarios": found})
         return
-    rows = ((each["name"], each["title"], each["needs"]["text"], _length(each)) for each in found)
-    print_table(("scenario", "what happens", "needs", "at most"), rows, "There are none.")
+    rows = ((each["name"], each["title"], each["needs"]["text"], _max_duration(each)) for each in found)
+    print_table(("scenario", "title", "needs", "max duration"), rows, "No scenarios.")
 
 
 @command.command()
 @click.argument("scenario", metavar="NAME|FILE")
-@click.option("--fleet", is_flag=True, help="Only a fleet file with which it can be played from nothing.")
+@click.option("--fleet", is_flag=True, help="Print only the scenario's own fleet file.")
 @_json_option
 def show(scenario: str, fleet: bool, as_json: bool) -> None:
-    """One scenario: what it needs, its steps, and what is expected. Needs no service.
+    """Show a scenario and its steps. No service is needed.
 
     \b
-    Example:
+    Examples:
       forewarn scenario show spot-eviction
       forewarn scenario show spot-eviction --fleet > fleet.toml
     """
     found, text = library.find(scenario)
     if fleet:
         if not found.fleet:
-            raise UnreadableFile(path=scenario, problem="it has no fleet. Add the key fleet to it.")
+            raise UnreadableFile(path=scenario, problem="it has no fleet. Add the key fleet to the file.")
         print_json({"fleet": found.fleet}) if as_json else click.echo(found.fleet.strip("\n"))
         return
     shape = to_builtins(ScenarioShape.of(found, text))
@@ -82,8 +86,8 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
             "title": shape["title"],
             "description": " ".join(shape["description"].split()),
             "needs": shape["needs"]["text"],
-            "at most": _length(shape),
-            "timings": " ".join(shape["source"].split()),
+            "max duration": _max_duration(shape),
+            "source": " ".join(shape["source"].split()),
         }
     )
     click.echo()
@@ -97,34 +101,42 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
         for number, step in enumerate(shape["steps"], 1)
     )
     print_table(("step", "title", "action", "expects"), rows, "")
-    click.echo(f"\nPlay it with: forewarn scenario run {scenario}")
+    click.echo(f"\nRun it with: forewarn scenario run {scenario}")
 
 
 @command.command()
 @click.argument("scenario", metavar="NAME|FILE")
-@click.option("--vm", "vms", multiple=True, metavar="NAME", help="Who plays it; may be given several times.")
-@click.option("--group", metavar="NAME", help="Instead: as many VMs of this group as are needed.")
+@click.option(
+    "--vm",
+    "vms",
+    multiple=True,
+    metavar="NAME",
+    help="Use this VM. Can be repeated.",
+)
+@click.option("--group", metavar="NAME", help="Use VMs of this group.")
 @click.option(
     "--speed",
     type=click.FloatRange(0.001, 1_000_000),
     metavar="N",
-    help="N times faster than life. Not given: a virtual clock goes as fast as it can.",
+    help="Run N times faster than real time.  [default: 1; virtual clock: no limit]",
 )
-@click.option("--enable", is_flag=True, help="Count groups that do not listen as listening.")
+@click.option("--enable", is_flag=True, help="Enable events for groups that do not poll.")
 @click.option(
     "--seen-by",
     multiple=True,
     metavar="NAME",
-    help="A virtual clock moves on only when this VM has seen the change; may be given several times.",
+    help="Advance a virtual clock only when this VM has seen its document. Can be repeated.",
 )
 @service_command
-def run(scenario: str, vms: tuple[str, ...], client: Client, as_json: bool, **options: Any) -> None:
-    """Play a scenario, and watch it. Ctrl-C stops it, and withdraws what has not started.
+def run(scenario: str, vms: tuple[str, ...], client: ControlClient, as_json: bool, **options: Any) -> None:
+    """Run a scenario, and show its progress.
 
-    The exit code is 0 if all that was expected came, and 1 if something did not.
+    Without --vm and --group the VMs are chosen automatically, if only one choice is possible.
+
+    Ctrl-C stops the run and cancels its scheduled events. The exit code is 0 if all expectations were met, else 1.
 
     \b
-    Example:
+    Examples:
       forewarn scenario run live-migration --vm web-0 --speed 60
       forewarn scenario run ./my-scenario.toml --group web --enable
     """
@@ -132,7 +144,7 @@ def run(scenario: str, vms: tuple[str, ...], client: Client, as_json: bool, **op
     body["seen_by"] = list(options["seen_by"])
     body["vms"] = list(vms)
     if library.is_file(scenario):
-        found, text = library.find(scenario)  # so that what is wrong in it is said before anything is asked
+        found, text = library.find(scenario)  # reports an error in the file before a request is sent
         body |= {"text": text, "name": found.name}
     else:
         body["scenario"] = scenario
@@ -146,34 +158,34 @@ def run(scenario: str, vms: tuple[str, ...], client: Client, as_json: bool, **op
 @command.command()
 @click.argument("run_id", metavar="ID")
 @service_command
-def stop(run_id: str, client: Client, as_json: bool) -> None:
-    """Stop a run that somebody has started. What it caused and has not started is withdrawn.
+def stop(run_id: str, client: ControlClient, as_json: bool) -> None:
+    """Stop a run, and cancel its scheduled events.
 
     \b
     Example:
       forewarn scenario stop r4711
     """
     stopped = client.post("runs", run_id, "stop")
-    print_json(stopped) if as_json else click.echo(f"Run {stopped['id']} of {stopped['scenario']} is stopped.")
+    print_json(stopped) if as_json else click.echo(f"Run {stopped['id']} of {stopped['scenario']} was stopped.")
 
 
-def _length(shape: dict[str, Any]) -> str:
+def _max_duration(shape: dict[str, Any]) -> str:
     return format_seconds(shape["max_duration_seconds"])
 
 
 # --- Watching a run -------------------------------------------------------------------------------
 
 
-LOOK_EVERY_SECONDS = 0.2
+POLL_SECONDS = 0.2
 _NEVER = Event()
 _SIGNS = {"waiting": "·", "running": "▸", "passed": "✓", "failed": "✗", "skipped": "–"}
 
 
-def watch_run(client: Client, run_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Until the run is over; says how it went, unless it is to be quiet."""
+def watch_run(client: ControlClient, run_id: str, *, quiet: bool) -> dict[str, Any]:
+    """Wait until the run has ended. Show its progress and result, unless quiet."""
     try:
         if quiet:
-            run = _last(_looks(client, run_id))
+            run = _last(_polls(client, run_id))
         elif sys.stdout.isatty():
             run = _watch_live(client, run_id)
         else:
@@ -182,31 +194,31 @@ def watch_run(client: Client, run_id: str, *, quiet: bool) -> dict[str, Any]:
         _stop(client, run_id)
         sys.exit(130)
     if not quiet:
-        click.echo(_verdict(run))
+        click.echo(_result(run))
     return run
 
 
-def _looks(client: Client, run_id: str) -> Iterator[dict[str, Any]]:
-    """The run again and again, until it is over."""
+def _polls(client: ControlClient, run_id: str) -> Iterator[dict[str, Any]]:
+    """Poll the run until it has ended."""
     while True:
         run: dict[str, Any] = client.get("runs", run_id)
         yield run
         if run["status"] != "running":
             return
-        _NEVER.wait(LOOK_EVERY_SECONDS)
+        _NEVER.wait(POLL_SECONDS)
 
 
-def _last(looks: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def _last(polls: Iterator[dict[str, Any]]) -> dict[str, Any]:
     run: dict[str, Any] = {}
-    for run in looks:  # noqa: B007 - the last one is wanted
+    for run in polls:  # noqa: B007 - the last one is wanted
         pass
     return run
 
 
-def _watch_live(client: Client, run_id: str) -> dict[str, Any]:
+def _watch_live(client: ControlClient, run_id: str) -> dict[str, Any]:
     run: dict[str, Any] = {}
     with Live(console=console(), auto_refresh=False, transient=False) as live:
-        for run in _looks(client, run_id):
+        for run in _polls(client, run_id):
             live.update(_display(run, client.get("clock")["now"]), refresh=True)
     return run
 
@@ -214,23 +226,23 @@ def _watch_live(client: Client, run_id: str) -> dict[str, Any]:
 def _display(run: dict[str, Any], now: str) -> Group:
     table = Table.grid(padding=(0, 2))
     for step in run["steps"]:
-        table.add_row(_SIGNS[step["status"]], step["title"], _taken(step, now))
+        table.add_row(_SIGNS[step["status"]], step["title"], _duration(step, now))
         if step["error"]:
             table.add_row("", f"  {step['error']}", "")
     return Group(_heading(run), table)
 
 
-def _watch_lines(client: Client, run_id: str) -> dict[str, Any]:
+def _watch_lines(client: ControlClient, run_id: str) -> dict[str, Any]:
     run: dict[str, Any] = {}
-    said = 0
-    for run in _looks(client, run_id):
-        if not said:
+    printed = 0
+    for run in _polls(client, run_id):
+        if not printed:
             click.echo(_heading(run))
-        over = [step for step in run["steps"] if step["status"] not in ("waiting", "running")]
-        for step in over[said and said - 1 :]:
+        ended = [step for step in run["steps"] if step["status"] not in ("waiting", "running")]
+        for step in ended[printed and printed - 1 :]:
             problem = f": {step['error']}" if step["error"] else ""
-            click.echo(f"{_SIGNS[step['status']]} {step['title']} ({_taken(step, '')}){problem}")
-        said = 1 + len(over)
+            click.echo(f"{_SIGNS[step['status']]} {step['title']} ({_duration(step, '')}){problem}")
+        printed = 1 + len(ended)
         sys.stdout.flush()
     return run
 
@@ -239,28 +251,28 @@ def _heading(run: dict[str, Any]) -> str:
     return f"{run['title']}: {names(run['vms'])} (run {run['id']})"
 
 
-def _taken(step: dict[str, Any], now: str) -> str:
-    """How long it has taken by the service's clock, so far."""
+def _duration(step: dict[str, Any], now: str) -> str:
+    """Return the duration of a step so far, on the service's clock."""
     if step["started_at"] is None:
         return ""
     until = from_text(step["ended_at"] or now)
     return format_duration(until - from_text(step["started_at"]))
 
 
-def _verdict(run: dict[str, Any]) -> str:
-    length = format_duration(from_text(run["ended_at"]) - from_text(run["started_at"]))
+def _result(run: dict[str, Any]) -> str:
+    duration = format_duration(from_text(run["ended_at"]) - from_text(run["started_at"]))
     for number, step in enumerate(run["steps"], 1):
         if step["status"] == "failed":
             return f"Failed at step {number}, {step['title']}: {step['error']}."
     if run["status"] == "stopped":
-        return f"Stopped after {length}."
-    return f"Passed: {len(run['steps'])} steps in {length} of the service's time."
+        return f"Stopped after {duration}."
+    return f"Passed: {len(run['steps'])} steps in {duration} on the service's clock."
 
 
-def _stop(client: Client, run_id: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses it twice means the same
+def _stop(client: ControlClient, run_id: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt this
     try:
         client.post("runs", run_id, "stop")
-        click.echo(f"Run {run_id} is stopped; what had not started is withdrawn.", err=True)
+        click.echo(f"Run {run_id} was stopped. Its scheduled events were cancelled.", err=True)
     except Conflict:
-        click.echo(f"Run {run_id} was over already.", err=True)
+        click.echo(f"Run {run_id} had already ended.", err=True)

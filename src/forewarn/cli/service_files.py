@@ -1,4 +1,4 @@
-"""The files by which the command line finds the local service and its token. Only the owner can read them."""
+"""Files that tell the command line where the local service and its token are. Only the owner can read them."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from forewarn.system.files import write_atomically
 
 FILE = "service.json"
 MEMORY_FILE = "service-in-memory.json"
-"""A service in memory has no data folder. Its file is in the user's, beside that of a service with data."""
-TOKEN_FILE = "admin-token"  # noqa: S105 - where it is, not what it is
+"""A service with --data :memory: has no data folder. Its file is in the data folder of the user."""
+TOKEN_FILE = "admin-token"  # noqa: S105 - the name of a file, not a token
 MEMORY_TOKEN_FILE = "admin-token-in-memory"  # noqa: S105
 
 
 class ServiceFile(NamedTuple):
-    """The content of a service's file: where the running service is."""
+    """Content of the file: the addresses of the running service."""
 
     control: str
     metadata: str
     token_file: str
     pid: int
     certificate: str = ""
-    """The file with the certificate of the control API, where it has one."""
+    """The file with the TLS certificate of the control API, if it has one."""
 
 
 def path_for(data: str) -> Path:
-    """The file of the service with this data."""
+    """Return the path of the service file for this data folder."""
     return user_data_folder() / MEMORY_FILE if data == MEMORY else Path(data) / FILE
 
 
 def token_path(data: str) -> Path:
-    """The file with the first token of the service with this data."""
+    """Return the path of the file with the first token for this data folder."""
     return user_data_folder() / MEMORY_TOKEN_FILE if data == MEMORY else Path(data) / TOKEN_FILE
 
 
 def read_token(data: str) -> str:
-    """The token in that file; empty if there is none."""
+    """Return the token in that file, or an empty string."""
     try:
         return token_path(data).read_text("utf-8").strip()
     except (OSError, UnicodeError):
@@ -52,7 +52,7 @@ def write_token(data: str, token: str) -> None:
 
 
 def write(data: str, found: ServiceFile) -> None:
-    """Write the file of a service that has started."""
+    """Write the service file after the start."""
     _write(path_for(data), json.dumps(found._asdict()))
 
 
@@ -65,14 +65,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def remove(data: str) -> None:
-    """Remove the file, if this process has written it."""
+    """Remove the service file, if this process wrote it."""
     found = _read(path_for(data))
     if found is not None and found.pid == os.getpid():
         path_for(data).unlink(missing_ok=True)
 
 
 def find(data: str | None) -> ServiceFile:
-    """The running service with this data; if none is given, the user's own."""
+    """Return the running service with this data folder. Default: a service of this user."""
     folders = [data] if data else [MEMORY, str(user_data_folder())]
     for folder in folders:
         found = _read(path_for(folder))

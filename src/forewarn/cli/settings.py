@@ -1,4 +1,4 @@
-"""forewarn settings: every setting with its value and origin."""
+"""forewarn settings: show every setting with its value and origin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SettingsCommand(click.Command):
 
 def setting_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add an option for each setting."""
-    function = click.option("--config", metavar="FILE", help="A TOML file with settings.  [env: FOREWARN_CONFIG]")(
+    function = click.option("--config", metavar="FILE", help="TOML file with settings.  [env: FOREWARN_CONFIG]")(
         function
     )
     for setting in reversed(SETTINGS.values()):
@@ -48,12 +48,14 @@ def resolve_settings(config: str | None, options: dict[str, Any]) -> dict[str, V
 
 @click.command(cls=SettingsCommand)
 @setting_options
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool, config: str | None, **options: str | None) -> None:
-    """Show every setting that `forewarn up` would use, and the origin of its value.
+    """Show every setting and the origin of its value.
+
+    These are the values that `forewarn up` would use with the same options and environment.
 
     An option overrides a variable, a variable overrides the file, the file overrides the default. The variable of a
-    setting is FOREWARN_ and the name of the setting in capitals.
+    setting is FOREWARN_ and its name in capitals.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""forewarn token: who may ask the service for what."""
+"""forewarn token: create, list and revoke access tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from forewarn.errors import NotPermitted
 from forewarn.system.files import write_atomically
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """Tokens: who may ask the service for what.
+    """Create, list and revoke access tokens.
 
     \b
     Example:
@@ -32,15 +32,24 @@ def command() -> None:
     "--role",
     type=click.Choice([role.value for role in Role]),
     required=True,
-    help="viewer sees; operator also acts; admin also manages fleet, tokens and webhooks; tenant sees and approves"
-    " the events of one group.",
+    help="viewer: read. operator: also request and change operations. admin: also manage fleet, tokens and webhooks. "
+    "tenant: read and approve the events of one group.",
 )
-@click.option("--group", metavar="GROUP", default="", help="Of a tenant: the group.")
-@click.option("--expires", metavar="TIME", default="", help="When it stops to be good: a moment, or from now on.")
-@click.option("--out", metavar="FILE", help="Write the token to this file, for you alone, instead of showing it.")
+@click.option("--group", metavar="GROUP", default="", help="The group of a tenant.")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    default="",
+    help="Time when the token expires, or a duration from now.  [default: never]",
+)
+@click.option("--out", metavar="FILE", help="Write the token to a new file that only you can read; do not print it.")
 @service_command
-def create(name: str, role: str, group: str, expires: str, out: str | None, client: Client, as_json: bool) -> None:
-    """Make a token, and show it: this once, for only its hash is kept.
+def create(
+    name: str, role: str, group: str, expires: str, out: str | None, client: ControlClient, as_json: bool
+) -> None:
+    """Create a token, and print it.
+
+    The token cannot be printed again: the service stores only its hash.
 
     \b
     Examples:
@@ -48,23 +57,23 @@ def create(name: str, role: str, group: str, expires: str, out: str | None, clie
       forewarn token create web-team --role tenant --group web
     """
     if out:
-        _reserve(out)  # before the token is made: it is shown only once
+        _reserve(out)  # first: a token that cannot be written would be lost
     try:
-        answer = client.post("tokens", body={"name": name, "role": role, "group": group, "expires": expires})
+        response = client.post("tokens", body={"name": name, "role": role, "group": group, "expires": expires})
     except BaseException:
         if out:
             Path(out).unlink()
         raise
     if out:
-        write_atomically(Path(out), f"{answer['token']}\n".encode())
-        answer["token"] = None
+        write_atomically(Path(out), f"{response['token']}\n".encode())
+        response["token"] = None
     if as_json:
-        print_json(answer)
+        print_json(response)
     elif out:
-        click.echo(f"The token of {name} ({_role(answer)}) is in {out}.")
+        click.echo(f"The token of {name} ({_role(response)}) is in {out}.")
     else:
-        click.echo(f"The token of {name} ({_role(answer)}), which is shown this once:", err=True)
-        click.echo(answer["token"])
+        click.echo(f"The token of {name} ({_role(response)}). It cannot be shown again:", err=True)
+        click.echo(response["token"])
 
 
 def _reserve(path: str) -> None:
@@ -80,16 +89,16 @@ def _role(token: dict[str, Any]) -> str:
 
 @command.command("list")
 @service_command
-def list_tokens(client: Client, as_json: bool) -> None:
-    """Who has a token.
+def list_tokens(client: ControlClient, as_json: bool) -> None:
+    """List tokens, without their secrets.
 
     \b
     Example:
       forewarn token list
     """
-    answer = client.all("tokens")
+    response = client.all("tokens")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     now = client.get("clock")["now"]
     rows = (
@@ -100,23 +109,23 @@ def list_tokens(client: Client, as_json: bool) -> None:
             token["created_by"],
             when(token["expires_at"], now) or "never",
         )
-        for token in answer["tokens"]
+        for token in response["tokens"]
     )
-    print_table(("token", "role", "created", "by", "expires"), rows, "There is no token.")
+    print_table(("token", "role", "created", "created by", "expires"), rows, "No tokens.")
 
 
 @command.command()
 @click.argument("name")
 @service_command
-def revoke(name: str, client: Client, as_json: bool) -> None:
-    """Make a token open nothing any more, from this moment on.
+def revoke(name: str, client: ControlClient, as_json: bool) -> None:
+    """Revoke a token. It is invalid immediately.
 
     \b
     Example:
       forewarn token revoke ci
     """
-    answer = client.delete("tokens", name)
+    response = client.delete("tokens", name)
     if as_json:
-        print_json(answer)
+        print_json(response)
     else:
-        click.echo(f"The token of {name} opens nothing any more.")
+        click.echo(f"The token of {name} was revoked.")

@@ -1,4 +1,4 @@
-"""forewarn up: runs the whole service until SIGINT or SIGTERM."""
+"""forewarn up: run the service until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from forewarn.system.logs import TEXT, configure_logging
 @click.command(cls=SettingsCommand)
 @setting_options
 def command(config: str | None, **options: str | None) -> None:
-    """Start the service: the metadata service for VMs, and the control API for operators.
+    """Start the service.
 
-    Without a fleet file the fleet has one VM: this machine, with the address 127.0.0.1.
+    It runs the metadata service for VMs and the control API for operators. Without a fleet file the fleet has one VM:
+    this machine, with the address 127.0.0.1.
 
-    Each option can also be set by a variable, FOREWARN_ and the name in capitals (FOREWARN_RATE_LIMIT), or in the
-    TOML file of --config (rate_limit = 5). DURATION is written like 90s, 14m50s, 2h or 7d.
+    Each option is also an environment variable (FOREWARN_RATE_LIMIT=5) and a key of the --config file
+    (rate_limit = 5). A DURATION looks like 90s, 14m50s, 2h or 7d.
 
     \b
     Examples:
@@ -49,16 +50,16 @@ def command(config: str | None, **options: str | None) -> None:
     """
     values = {name: value.value for name, value in resolve_settings(config, options).items()}
     configure_logging(TEXT)
-    # uvicorn warns of each request that is not HTTP: a client could fill the log.
+    # uvicorn logs a warning for each request that is not HTTP. A client could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     _raise_file_limit()
     uvloop.run(serve(values))
 
 
 def _raise_file_limit() -> None:
-    """Each poll that is held open is a file: take as many as the system gives."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the limit of open files to the maximum: each connection needs a file descriptor."""
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 async def serve(values: dict[str, Any]) -> None:
@@ -66,9 +67,9 @@ async def serve(values: dict[str, Any]) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    service = Service(values)
-    # This process is the service's alone, so is its garbage: what is there stays, and need not be looked through
-    # again and again. What comes is freed when it is let go, almost all of it: to look for cycles seldom is enough.
+    service = ForegroundService(values)
+    # Exclude long-lived objects from garbage collection, and collect seldom: almost all other objects are freed by
+    # their reference count.
     gc.freeze()
     await service.start()
     gc.collect()
@@ -82,8 +83,8 @@ async def serve(values: dict[str, Any]) -> None:
         await service.stop()
 
 
-class Service:
-    """What runs, and the files by which the command line finds it."""
+class ForegroundService:
+    """The running service, and the files that tell the command line where it is."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
@@ -92,8 +93,8 @@ class Service:
         self._engine = self._all.engine
 
     async def start(self) -> None:
-        left = service_files.read_token(self._data)
-        await self._all.start(self._prepare_fleet, left, partial(service_files.write_token, self._data))
+        token = service_files.read_token(self._data)
+        await self._all.start(self._prepare_fleet, token, partial(service_files.write_token, self._data))
         certificate = self._all.certificate
         service_files.write(
             self._data,
@@ -123,7 +124,7 @@ class Service:
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
 
     def greeting(self) -> str:
-        """What is running, and what to try next."""
+        """Return the first output: the addresses, and commands to try."""
         metadata = f"{self._all.metadata_url}/metadata/scheduledevents"
         return greeting(self._values, self._engine.fleet, metadata, self._all.control_url)
 
@@ -137,11 +138,11 @@ def _this_machine() -> Fleet:
 
 
 def greeting(values: dict[str, Any], fleet: Fleet, metadata: str, control: str) -> str:
-    """For a service with these settings, at these addresses."""
+    """Return the first output of a service with these settings and addresses."""
     name = _example_vm(fleet)
     cli = _command_line(values["data"])
     lines = [
-        f"Forewarn {__version__} is up with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
+        f"Forewarn {__version__} is running with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
         f"  metadata  {metadata}",
         f"  control   {control}",
         f"  data      {values['data']}",
@@ -163,7 +164,7 @@ def _example_vm(fleet: Fleet) -> str:
 
 
 def _command_line(data: str) -> str:
-    """How this program is called from a shell here."""
+    """Return the shell command that starts this program."""
     program = "forewarn" if shutil.which("forewarn") else _short(Path(sys.argv[0]))
     if program.endswith("__main__.py"):
         program = f"{Path(sys.executable).name} -m forewarn"
@@ -172,8 +173,8 @@ def _command_line(data: str) -> str:
 
 
 def _short(path: Path) -> str:
-    """As one would type it from here."""
-    with suppress(FileNotFoundError):  # the folder that this was started in may be gone
+    """Return the path relative to the working directory, if it is inside."""
+    with suppress(FileNotFoundError):  # the working directory may have been deleted
         if path.is_relative_to(Path.cwd()):
             return str(path.relative_to(Path.cwd()))
     return str(path)

@@ -1,4 +1,4 @@
-"""forewarn verify: run the conformance checks against a server."""
+"""forewarn verify: check a Scheduled Events server against the wire contract."""
 
 from __future__ import annotations
 
@@ -28,23 +28,33 @@ _MAX_TIMEOUT_SECONDS = 600
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--schedule-command", metavar="CMD", default="", help="Schedules an event of type $FOREWARN_EVENT_TYPE.")
-@click.option("--cancel-command", metavar="CMD", default="", help="Cancels the event $FOREWARN_EVENT_ID.")
-@click.option("--advance-command", metavar="CMD", default="", help="Advances the server's clock by $FOREWARN_SECONDS.")
-@click.option("--same-group", metavar="URL", help="The endpoint of another VM in the same group.")
-@click.option("--other-group", metavar="URL", help="The endpoint of a VM in another group.")
-@click.option("--vm-name", metavar="NAME", default="", help="The VM that URL belongs to; default: from the server.")
+@click.option(
+    "--schedule-command",
+    metavar="CMD",
+    default="",
+    help="Command that schedules an event of type $FOREWARN_EVENT_TYPE.",
+)
+@click.option("--cancel-command", metavar="CMD", default="", help="Command that cancels the event $FOREWARN_EVENT_ID.")
+@click.option(
+    "--advance-command",
+    metavar="CMD",
+    default="",
+    help="Command that advances the server's clock by $FOREWARN_SECONDS.",
+)
+@click.option("--same-group", metavar="URL", help="Endpoint of another VM in the same group.")
+@click.option("--other-group", metavar="URL", help="Endpoint of a VM in another group.")
+@click.option(
+    "--vm-name", metavar="NAME", default="", help="Name of the VM that URL belongs to.  [default: from the server]"
+)
 @click.option(
     "--max-wait", metavar="DURATION", default="0s", help="Maximum wait if time cannot be advanced.  [default: 0s]"
 )
-@click.option("--timeout", metavar="DURATION", default="10s", help="Timeout of a response.  [default: 10s]")
-@click.option(
-    "--marks", metavar="MARKS", default=",".join(Mark), help="Only rules with these marks.  [default: all three]"
-)
-@click.option("--only", metavar="PATTERN", multiple=True, help="Only checks with a matching name; repeatable.")
+@click.option("--timeout", metavar="DURATION", default="10s", help="Timeout of a request.  [default: 10s]")
+@click.option("--marks", metavar="MARKS", default=",".join(Mark), help="Only checks with these marks.  [default: all]")
+@click.option("--only", metavar="PATTERN", multiple=True, help="Only checks with a matching name. Can be repeated.")
 @click.option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")
 @click.option("--list", "only_list", is_flag=True, help="List the checks; send no request.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     url: str | None,
     schedule_command: str,
@@ -61,13 +71,13 @@ def command(
     only_list: bool,
     as_json: bool,
 ) -> None:
-    """Check a Scheduled Events server at URL against the wire contract.
+    """Check a Scheduled Events server against the wire contract.
 
     Use it only on test servers: it sends invalid requests, schedules and approves events, and advances the clock. The
-    shell runs the commands. Exit code 0: no check failed. Exit code 1: at least one failed, or none could run.
+    shell runs the commands. The exit code is 0 if no check failed, and 1 if a check failed or none could run.
 
     \b
-    Example:
+    Examples:
       forewarn verify http://127.0.0.1:8169
       forewarn verify --list
     """
@@ -116,7 +126,7 @@ def _marks(text: str) -> list[Mark]:
     known = ", ".join(Mark)
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found or any(word not in list(Mark) for word in found):
-        raise BadOption(name="--marks", value=text, problem=f"give one or more of {known}, separated by commas")
+        raise BadOption(name="--marks", value=text, problem=f"give one or more of {known}, separated by commas.")
     return [Mark(word) for word in found]
 
 
@@ -134,11 +144,11 @@ def _check_file(path: str | None) -> None:
     try:
         is_folder, has_parent = Path(path).is_dir(), Path(path).absolute().parent.is_dir()
     except OSError as error:
-        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}; name a file") from error
+        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}. Name a file.") from error
     if is_folder:
-        raise BadOption(name="--junit", value=path, problem="it is a folder; name a file in it")
+        raise BadOption(name="--junit", value=path, problem="it is a folder. Name a file in it.")
     if not has_parent:
-        raise BadOption(name="--junit", value=path, problem="its folder does not exist; create it first")
+        raise BadOption(name="--junit", value=path, problem="its folder does not exist. Create it first.")
 
 
 def _write(path: str, content: bytes) -> None:
@@ -166,7 +176,7 @@ def _print_check_list(checks: list[Check], as_json: bool) -> None:
         print_json({"checks": [describe(check) for check in checks]})
         return
     rows = ((check.name, check.mark, check.rule, ", ".join(check.needs)) for check in checks)
-    print_table(("check", "mark", "rule", "needs"), rows, "No check matches.")
+    print_table(("check", "mark", "rule", "needs"), rows, "No checks.")
 
 
 def _print_outcomes(outcomes: list[CheckOutcome]) -> None:
@@ -175,14 +185,14 @@ def _print_outcomes(outcomes: list[CheckOutcome]) -> None:
         if inside:
             click.echo(f"\n{section}. {title}")
             rows = ((outcome.check.name, outcome.check.mark, outcome.result, outcome.reason) for outcome in inside)
-            print_table(("check", "mark", "result", ""), rows, "")
+            print_table(("check", "mark", "result", "reason"), rows, "")
         for outcome in inside:
             if outcome.result is CheckResult.FAILED:
                 _print_failure(outcome)
     found = counts(outcomes)
     click.echo(f"\n{', '.join(f'{count} {result}' for result, count in found.items())}.")
     if outcomes and not found[CheckResult.PASSED] and not found[CheckResult.FAILED]:
-        click.echo("No check could run. See above what each check needs.")
+        click.echo("No check could run. The reasons above show what each check needs.")
 
 
 def _print_failure(outcome: CheckOutcome) -> None:

@@ -1,4 +1,4 @@
-"""forewarn vm: see VMs, have things happen to them, read what they are told."""
+"""forewarn vm: list VMs, request operations on them, and read their documents."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from forewarn.cli.requests import confirm, request_command, request_operations
 from forewarn.core.durations import format_relative_time, from_text
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """VMs: see them, and have things happen to them.
+    """List VMs. Restart, move, evict or delete them.
 
     \b
     Example:
@@ -27,16 +27,16 @@ def command() -> None:
 
 @command.command("list")
 @service_command
-def list_vms(client: Client, as_json: bool) -> None:
-    """All VMs, whether events are enabled for them, and when their group last polled.
+def list_vms(client: ControlClient, as_json: bool) -> None:
+    """List VMs with their host, state and last poll.
 
     \b
     Example:
       forewarn vm list
     """
-    answer = client.all("vms")
+    response = client.all("vms")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     now = client.get("clock")["now"]
     rows = (
@@ -51,12 +51,12 @@ def list_vms(client: Client, as_json: bool) -> None:
             _last_seen(vm, now),
             str(len(vm["events"]) or ""),
         )
-        for vm in by_name(answer["vms"])
+        for vm in by_name(response["vms"])
     )
     print_table(
         ("VM", "group", "host", "UD/FD", "polls from", "state", "events enabled", "last seen", "events"),
         rows,
-        "The fleet has no VMs.",
+        "No VMs.",
     )
 
 
@@ -71,8 +71,8 @@ def _last_seen(vm: dict[str, Any], now: str) -> str:
 @command.command()
 @click.argument("name")
 @service_command
-def show(name: str, client: Client, as_json: bool) -> None:
-    """One VM, with the events that name it.
+def show(name: str, client: ControlClient, as_json: bool) -> None:
+    """Show a VM and its events.
 
     \b
     Example:
@@ -108,117 +108,131 @@ def show(name: str, client: Client, as_json: bool) -> None:
     )
 
 
-several = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+several_vms = click.argument("vms", nargs=-1, required=True, metavar="NAME...")
 
 
 @command.command()
-@several
+@several_vms
 @request_command()
-def restart(names: tuple[str, ...], **options: Any) -> None:
-    """Restart a VM: its group is told, and it happens when approved or due.
+def restart(vms: tuple[str, ...], **options: Any) -> None:
+    """Restart VMs. Their groups are notified first.
+
+    A restart starts when the group has approved it, or its notice is over.
 
     \b
     Example:
       forewarn vm restart web-0
     """
-    request_operations({"cause": "restart", "vms": names}, options)
+    request_operations({"cause": "restart", "vms": vms}, options)
 
 
 @command.command()
-@several
+@several_vms
 @request_command()
-def redeploy(names: tuple[str, ...], **options: Any) -> None:
-    """Move a VM to another host: its group is told, and it happens when approved or due.
+def redeploy(vms: tuple[str, ...], **options: Any) -> None:
+    """Move VMs to other hosts, with a reboot.
+
+    The groups are notified first. A move starts when the group has approved it, or its notice is over.
 
     \b
     Example:
       forewarn vm redeploy web-0
     """
-    request_operations({"cause": "redeploy", "vms": names}, options)
+    request_operations({"cause": "redeploy", "vms": vms}, options)
 
 
 @command.command()
-@several
-@click.option("--duration", metavar="DURATION", help="How long the VM is paused; default: 5s.")
+@several_vms
+@click.option("--duration", metavar="DURATION", help="Duration of the pause of the VM.  [default: 5s]")
 @request_command(routine=True)
-def migrate(names: tuple[str, ...], duration: str | None, **options: Any) -> None:
-    """Move a running VM to another host. VMs on one host are moved, and told of it, together.
+def migrate(vms: tuple[str, ...], duration: str | None, **options: Any) -> None:
+    """Live-migrate VMs to other hosts. They pause for some seconds.
+
+    The groups are notified first. VMs on the same host move together.
 
     \b
     Example:
       forewarn vm migrate web-0
     """
-    request_operations({"cause": "live-migration", "vms": names, "duration": duration}, options)
+    request_operations({"cause": "live-migration", "vms": vms, "duration": duration}, options)
 
 
 @command.command()
-@several
+@several_vms
 @request_command()
-def evict(names: tuple[str, ...], **options: Any) -> None:
-    """Take the room of a Spot VM: it is told, and 30 seconds later deallocated. It stays in the fleet.
+def evict(vms: tuple[str, ...], **options: Any) -> None:
+    """Evict Spot VMs: deallocate them after a notice of 30 seconds.
+
+    The VMs stay in the fleet. Start them again with: forewarn vm start
 
     \b
     Example:
       forewarn vm evict batch_3
     """
-    request_operations({"cause": "eviction", "vms": names}, options)
+    request_operations({"cause": "eviction", "vms": vms}, options)
 
 
 @command.command()
-@several
+@several_vms
 @request_command(notice=False)
-def rebalance(names: tuple[str, ...], **options: Any) -> None:
-    """Advise a Spot VM to move on. Only the api-version in preview shows it; withdraw it with event cancel.
+def rebalance(vms: tuple[str, ...], **options: Any) -> None:
+    """Recommend that Spot VMs move their work.
+
+    Only preview api-versions show this event. It never starts. End it with: forewarn event cancel
 
     \b
     Example:
       forewarn vm rebalance batch_3
     """
-    request_operations({"cause": "rebalance", "vms": names}, options)
+    request_operations({"cause": "rebalance", "vms": vms}, options)
 
 
 @command.command()
-@several
+@several_vms
 @click.option(
     "--as",
     "reason",
     type=click.Choice(["delete", "scale-in", "repair"]),
     default="delete",
-    help="Who asks: a user (delete), or the platform for a smaller set or in place of an ill VM.  [default: delete]",
+    help="Reason: delete (a user), scale-in, or repair (replaces an unhealthy VM).  [default: delete]",
 )
-@click.option("--yes", is_flag=True, help="Do not ask whether it is meant.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @request_command(notice=False)
-def delete(names: tuple[str, ...], reason: str, yes: bool, **options: Any) -> None:
-    """Delete a VM. A scale set with terminate notices is told beforehand; the VM leaves when the event does.
+def delete(vms: tuple[str, ...], reason: str, yes: bool, **options: Any) -> None:
+    """Delete VMs from the fleet.
+
+    Only a scale set with a terminate notice is notified first. Each VM is removed when its event ends.
 
     \b
     Example:
       forewarn vm delete pool_3 --as scale-in
     """
     if not options["dry_run"]:
-        confirm(f"Delete {', '.join(names)}?", yes)
-    request_operations({"cause": "instance-repair" if reason == "repair" else reason, "vms": names}, options)
+        confirm(f"Delete {', '.join(vms)}? This cannot be undone.", yes)
+    request_operations({"cause": "instance-repair" if reason == "repair" else reason, "vms": vms}, options)
 
 
 @command.command()
-@several
+@several_vms
 @request_command(notice=False)
-def start(names: tuple[str, ...], **options: Any) -> None:
-    """Start a VM that was deallocated.
+def start(vms: tuple[str, ...], **options: Any) -> None:
+    """Start deallocated VMs.
 
     \b
     Example:
       forewarn vm start batch_3
     """
-    request_operations({"cause": "start", "vms": names}, options)
+    request_operations({"cause": "start", "vms": vms}, options)
 
 
 @command.command()
 @click.argument("name")
-@click.option("--api-version", metavar="V", help="As this api-version shows it; default: the newest.")
+@click.option("--api-version", metavar="VERSION", help="Api-version of the document.  [default: the newest]")
 @service_command
-def document(name: str, api_version: str | None, client: Client, as_json: bool) -> None:
-    """Exactly the bytes that the VM would get: JSON already. Reading them does not count as the VM asking.
+def document(name: str, api_version: str | None, client: ControlClient, as_json: bool) -> None:
+    """Print the document that a VM would receive, byte for byte.
+
+    This does not count as a poll of the VM.
 
     \b
     Example:

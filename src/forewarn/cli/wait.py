@@ -1,6 +1,6 @@
-"""--wait: watches operations or a rollout until they end, with countdown, approvals and progress.
+"""--wait: show operations or a rollout until they end, with countdown, approvals and progress.
 
-On a terminal the display is live; elsewhere each change is a line.
+On a terminal the display is live. Otherwise each change is printed as a line.
 """
 
 from __future__ import annotations
@@ -20,160 +20,161 @@ from forewarn.errors import Conflict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
-LOOK_EVERY_SECONDS = 0.5
-_OVER = ("done", "failed", "cancelled", "stopped")
+POLL_SECONDS = 0.5
+_ENDED = ("done", "failed", "cancelled", "stopped")
 _NEVER = Event()
 
 
-class Row(NamedTuple):
+class ProgressRow(NamedTuple):
     """A line of the display."""
 
     key: str
-    what: str
-    state: str
+    title: str
+    status: str
+    """A line is printed again when this text changes."""
     countdown: str = ""
 
 
-class State:
-    """What is watched, at one moment: lines to show, and the words by which a change is known."""
+class Progress:
+    """The lines to show at one time, and whether everything has ended."""
 
-    def __init__(self, rows: list[Row], *, over: bool) -> None:
+    def __init__(self, rows: list[ProgressRow], *, ended: bool) -> None:
         self.rows = rows
-        self.over = over
+        self.ended = ended
 
     def table(self) -> Table:
         table = Table.grid(padding=(0, 2))
         for row in self.rows:
-            table.add_row(row.what, row.state, row.countdown)
+            table.add_row(row.title, row.status, row.countdown)
         return table
 
 
-def wait_for_operations(client: Client, ids: list[str], *, quiet: bool = False) -> None:
-    """Wait until all of them are over; an error if one failed or was cancelled."""
+def wait_for_operations(client: ControlClient, ids: list[str], *, quiet: bool = False) -> None:
+    """Wait until all operations have ended. Raise an error if one failed or was cancelled."""
     ended: dict[str, dict[str, Any]] = {}
 
-    def look() -> State:
+    def poll() -> Progress:
         now = client.get("clock")["now"]
         live = {operation["id"]: operation for operation in client.get("operations", limit="1000")["operations"]}
         for operation_id in ids:
-            if operation_id not in live and operation_id not in ended:  # a long list of live ones is cut
+            if operation_id not in live and operation_id not in ended:  # ended, or beyond the first page
                 found = client.get("operations", operation_id)
-                (ended if found["status"] in _OVER else live)[operation_id] = found
+                (ended if found["status"] in _ENDED else live)[operation_id] = found
         shown = [ended.get(operation_id) or live[operation_id] for operation_id in ids]
-        return State([_row(operation, now) for operation in shown], over=len(ended) == len(ids))
+        return Progress([_row(operation, now) for operation in shown], ended=len(ended) == len(ids))
 
-    _watch(look, quiet=quiet, where=f"forewarn operation show {ids[0][:8]}" if ids else "")
+    _watch(poll, quiet=quiet, command=f"forewarn operation show {ids[0][:8]}" if ids else "")
     bad = [operation for operation in ended.values() if operation["status"] != "done"]
     if bad:
-        raise Conflict.relayed(_complaint(bad[0]))
+        raise Conflict.relayed(_ending(bad[0]))
 
 
-def wait_for_rollout(client: Client, rollout_id: str, *, quiet: bool = False) -> None:
-    """Until the rollout is over; an error unless it is done."""
+def wait_for_rollout(client: ControlClient, rollout_id: str, *, quiet: bool = False) -> None:
+    """Wait until the rollout has ended. Raise an error unless it is done."""
     last: dict[str, Any] = {}
 
-    def look() -> State:
+    def poll() -> Progress:
         now = client.get("clock")["now"]
         last.update(client.get("rollouts", rollout_id))
         counts = last["counts"]
-        state = f"{last['status']}, wave {last['wave']}: " + ", ".join(
+        status = f"{last['status']}, wave {last['wave']}: " + ", ".join(
             f"{count} {word.replace('_', ' ')}" for word, count in counts.items() if count
         )
-        rows = [Row(rollout_id, f"rollout {rollout_id[:8]}", state, _until("next wave", last["next_wave_at"], now))]
+        countdown = _until("next wave", last["next_wave_at"], now)
+        rows = [ProgressRow(rollout_id, f"rollout {rollout_id[:8]}", status, countdown)]
         live = {operation["id"]: operation for operation in client.get("operations", limit="1000")["operations"]}
         rows += [_row(live[found["operation"]], now) for found in last["in_progress"] if found["operation"] in live]
-        return State(rows, over=last["status"] in _OVER)
+        return Progress(rows, ended=last["status"] in _ENDED)
 
-    _watch(look, quiet=quiet, where=f"forewarn rollout show {rollout_id[:8]}")
+    _watch(poll, quiet=quiet, command=f"forewarn rollout show {rollout_id[:8]}")
     if last["status"] != "done":
-        why = f": {last['reason']}" if last["reason"] else ""
-        raise Conflict.relayed(f"The rollout was {last['status']}{why}.")
+        reason = f": {last['reason']}" if last["reason"] else ""
+        raise Conflict.relayed(f"The rollout was {last['status']}{reason}.")
 
 
-def _watch(look: Callable[[], State], *, quiet: bool, where: str) -> None:
+def _watch(poll: Callable[[], Progress], *, quiet: bool, command: str) -> None:
     try:
         if quiet:
-            while not look().over:
-                _NEVER.wait(LOOK_EVERY_SECONDS)
+            while not poll().ended:
+                _NEVER.wait(POLL_SECONDS)
         elif sys.stdout.isatty():
-            _watch_live(look)
+            _watch_live(poll)
         else:
-            _watch_lines(look)
+            _watch_lines(poll)
     except KeyboardInterrupt:
-        click.echo(f"It goes on without being watched. See it with: {where}", err=True)
+        click.echo(f"Stopped waiting; the work continues. See: {command}", err=True)
         sys.exit(130)
 
 
-def _watch_live(look: Callable[[], State]) -> None:
+def _watch_live(poll: Callable[[], Progress]) -> None:
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
-            state = look()
-            live.update(state.table(), refresh=True)
-            if state.over:
+            progress = poll()
+            live.update(progress.table(), refresh=True)
+            if progress.ended:
                 return
-            _NEVER.wait(LOOK_EVERY_SECONDS)
+            _NEVER.wait(POLL_SECONDS)
 
 
-def _watch_lines(look: Callable[[], State]) -> None:
-    said: dict[str, str] = {}
+def _watch_lines(poll: Callable[[], Progress]) -> None:
+    printed: dict[str, str] = {}
     while True:
-        state = look()
-        for row in state.rows:
-            if said.get(row.key) != row.state:
-                said[row.key] = row.state
-                click.echo(f"{row.what}: {row.state}")
+        progress = poll()
+        for row in progress.rows:
+            if printed.get(row.key) != row.status:
+                printed[row.key] = row.status
+                click.echo(f"{row.title}: {row.status}")
         sys.stdout.flush()
-        if state.over:
+        if progress.ended:
             return
-        _NEVER.wait(LOOK_EVERY_SECONDS)
+        _NEVER.wait(POLL_SECONDS)
 
 
-def _row(operation: dict[str, Any], now: str) -> Row:
-    """What it is, where it is, and what it counts down to."""
-    state, countdown = _state(operation, now)
-    return Row(operation["id"], _what(operation), state, countdown)
+def _row(operation: dict[str, Any], now: str) -> ProgressRow:
+    status, countdown = _status(operation, now)
+    return ProgressRow(operation["id"], _title(operation), status, countdown)
 
 
-def _what(operation: dict[str, Any]) -> str:
-    # Several operations may be about one host, each with its VM.
+def _title(operation: dict[str, Any]) -> str:
+    # A host can have several operations, one for each VM.
     single = operation["host"] is None or len(operation["vms"]) == 1
     return f"{operation['cause']} of {names(operation['vms'], 3) if single else operation['host']}"
 
 
-def _state(operation: dict[str, Any], now: str) -> tuple[str, str]:
+def _status(operation: dict[str, Any], now: str) -> tuple[str, str]:
     status = operation["status"]
     if status == "pending":
-        moments = [event["not_before"] for event in operation["events"] if not event["approved_at"]]
-        latest = max([*moments, *([operation["holds_until"]] if operation["holds_until"] else [])], default=None)
-        return f"scheduled; {_approvals(operation)}", _until("starts by itself", latest, now)
+        times = [event["not_before"] for event in operation["events"] if not event["approved_at"]]
+        latest = max([*times, *([operation["holds_until"]] if operation["holds_until"] else [])], default=None)
+        return f"scheduled; {_approvals(operation)}", _until("starts without approval", latest, now)
     if status == "started":
         if not operation["executed_at"]:
-            return "started, being carried out", ""
+            return "started; the fabric is working", ""
         moved = ", ".join(f"{vm} is on {host}" for vm, host in operation["moves"].items())
         health = f", health {operation['health']}" if operation["health"] else ""
-        state = f"carried out{health}, settling" + (f"; {moved}" if moved else "")
-        return state, _until("over", operation["settles_at"], now)
+        text = f"executed{health}, settling" + (f"; {moved}" if moved else "")
+        return text, _until("ends", operation["settles_at"], now)
     return status + (f": {operation['reason']}" if operation["reason"] else ""), ""
 
 
 def _approvals(operation: dict[str, Any]) -> str:
     given = [f"{event['group']} by {event['approved_by']}" for event in operation["events"] if event["approved_at"]]
     open_ = [event["group"] for event in operation["events"] if not event["approved_at"]]
-    words = [f"approved for {', '.join(given)}"] if given else []
-    return "; ".join([*words, *([f"not approved by {names(open_)}"] if open_ else [])]) or "waits"
+    parts = [f"approved for {', '.join(given)}"] if given else []
+    return "; ".join([*parts, *([f"not approved by {names(open_)}"] if open_ else [])]) or "waiting"
 
 
-def _until(what: str, moment: str | None, now: str) -> str:
-    if moment is None:
+def _until(action: str, time: str | None, now: str) -> str:
+    if time is None:
         return ""
-    left = from_text(moment) - from_text(now)
-    return f"{what} in {format_duration(left)}" if left.total_seconds() > 0 else ""
+    left = from_text(time) - from_text(now)
+    return f"{action} in {format_duration(left)}" if left.total_seconds() > 0 else ""
 
 
-def _complaint(operation: dict[str, Any]) -> str:
-    why = f": {operation['reason']}" if operation["reason"] else ""
+def _ending(operation: dict[str, Any]) -> str:
+    reason = f": {operation['reason']}" if operation["reason"] else ""
     ended = "has failed" if operation["status"] == "failed" else f"was {operation['status']}"
-    return f"{_what(operation)} {ended}{why}."
+    return f"{_title(operation)} {ended}{reason}."

@@ -1,4 +1,4 @@
-"""forewarn webhook: who else is told of what happens."""
+"""forewarn webhook: send history to other systems."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from forewarn.cli.requests import confirm
 from forewarn.errors import UnreadableFile, WebhookTestFailed
 
 if TYPE_CHECKING:
-    from forewarn.cli.client import Client
+    from forewarn.cli.client import ControlClient
 
 
 @click.group()
 def command() -> None:
-    """Webhooks: who else is told of what happens, as signed CloudEvents.
+    """Send history to other systems.
+
+    Forewarn sends each new row of history to the webhook's URL, as a signed CloudEvent.
 
     \b
     Example:
@@ -30,17 +32,20 @@ def command() -> None:
 @click.argument("name")
 @click.argument("url")
 @click.option(
-    "--group", "groups", multiple=True, metavar="GROUP", help="Only what is about this group; repeat for more."
+    "--group", "groups", multiple=True, metavar="GROUP", help="Only entries about this group. Can be repeated."
 )
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     metavar="KIND",
-    help="Only this kind of history entry, like scheduled; may be repeated.",
+    help="Only this kind of history entry, like scheduled. Can be repeated.",
 )
 @click.option(
-    "--secret-file", metavar="FILE", help="Sign with what is in this file; - is standard input. Else one is made."
+    "--secret-file",
+    "secret",
+    metavar="FILE",
+    help="File with the secret for signatures; - for standard input.  [default: a new secret]",
 )
 @service_command
 def add(
@@ -48,11 +53,13 @@ def add(
     url: str,
     groups: tuple[str, ...],
     kinds: tuple[str, ...],
-    secret_file: str | None,
-    client: Client,
+    secret: str | None,
+    client: ControlClient,
     as_json: bool,
 ) -> None:
-    """Have everything that happens from now on sent to a URL, and show the secret to check signatures with.
+    """Add a webhook, and print the secret of its signatures.
+
+    It gets history from now on. The secret cannot be printed again.
 
     \b
     Examples:
@@ -60,16 +67,16 @@ def add(
       forewarn webhook add web-team https://example.com/web --group web --kind scheduled --kind started
     """
     body: dict[str, Any] = {"name": name, "url": url, "groups": list(groups), "kinds": list(kinds)}
-    if secret_file:
-        body["secret"] = _read_secret(secret_file)
-    answer = client.post("webhooks", body=body)
+    if secret:
+        body["secret"] = _read_secret(secret)
+    response = client.post("webhooks", body=body)
     if as_json:
-        print_json(answer)
-    elif secret_file:
-        click.echo(f"{name} is told from now on. Try it with: forewarn webhook test {name}")
+        print_json(response)
+    elif secret:
+        click.echo(f"Webhook {name} was added. Test it with: forewarn webhook test {name}")
     else:
-        click.echo(f"{name} is told from now on. The secret of its signatures, which is shown this once:", err=True)
-        click.echo(answer["secret"])
+        click.echo(f"Webhook {name} was added. Its secret for signatures, which cannot be shown again:", err=True)
+        click.echo(response["secret"])
 
 
 def _read_secret(path: str) -> str:
@@ -82,43 +89,43 @@ def _read_secret(path: str) -> str:
 
 @command.command("list")
 @service_command
-def list_webhooks(client: Client, as_json: bool) -> None:
-    """All webhooks, and how they fare.
+def list_webhooks(client: ControlClient, as_json: bool) -> None:
+    """List webhooks with the state of their deliveries.
 
     \b
     Example:
       forewarn webhook list
     """
-    answer = client.all("webhooks")
+    response = client.all("webhooks")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     rows = (
         (
             webhook["name"],
             webhook["url"],
-            _wishes(webhook),
+            _filter(webhook),
             str(webhook["position"]),
             str(webhook["pending"]),
             str(webhook["failed"]),
             webhook["last_error"] or "",
         )
-        for webhook in answer["webhooks"]
+        for webhook in response["webhooks"]
     )
-    columns = ("webhook", "url", "kinds", "position", "pending", "failed", "last error")
-    print_table(columns, rows, "There is no webhook.")
+    columns = ("webhook", "URL", "kinds", "position", "pending", "failed", "last error")
+    print_table(columns, rows, "No webhooks.")
 
 
-def _wishes(webhook: dict[str, Any]) -> str:
-    kinds = names(webhook["kinds"]) or "everything"
+def _filter(webhook: dict[str, Any]) -> str:
+    kinds = names(webhook["kinds"]) or "all"
     return f"{kinds} of {names(webhook['groups'])}" if webhook["groups"] else kinds
 
 
 @command.command()
 @click.argument("name")
 @service_command
-def show(name: str, client: Client, as_json: bool) -> None:
-    """One webhook, and how it fares.
+def show(name: str, client: ControlClient, as_json: bool) -> None:
+    """Show a webhook and the state of its deliveries.
 
     \b
     Example:
@@ -131,7 +138,7 @@ def show(name: str, client: Client, as_json: bool) -> None:
     print_facts(
         {
             "webhook": webhook["name"],
-            "url": webhook["url"],
+            "URL": webhook["url"],
             "groups": ", ".join(webhook["groups"]) or "all",
             "kinds": ", ".join(webhook["kinds"]) or "all",
             "added": f"{when(webhook['created_at'], client.get('clock')['now'])} by {webhook['created_by']}",
@@ -147,35 +154,39 @@ def show(name: str, client: Client, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @service_command
-def test(name: str, client: Client, as_json: bool) -> None:
-    """Send a webhook an event about nothing, now and once. Exit code 6 if it is not delivered.
+def test(name: str, client: ControlClient, as_json: bool) -> None:
+    """Send a test event to a webhook.
+
+    Forewarn does not retry it. The exit code is 6 if the delivery fails.
 
     \b
     Example:
       forewarn webhook test pager
     """
-    answer = client.post("webhooks", name, "test")
+    response = client.post("webhooks", name, "test")
     if as_json:
-        print_json(answer)
-    if not answer["delivered"]:
-        raise WebhookTestFailed(name=name, problem=answer["error"])
+        print_json(response)
+    if not response["delivered"]:
+        raise WebhookTestFailed(name=name, problem=response["error"])
     if not as_json:
-        click.echo(f"{name} has taken it (status {answer['status']}).")
+        click.echo(f"{name} accepted the test event (HTTP {response['status']}).")
 
 
 @command.command()
 @click.argument("name")
 @service_command
-def failures(name: str, client: Client, as_json: bool) -> None:
-    """Rows of history that a webhook has not taken: one is tried again while later ones wait, others were given up.
+def failures(name: str, client: ControlClient, as_json: bool) -> None:
+    """List rows of history that were not delivered to a webhook.
+
+    A row is pending, retrying or failed. Later rows wait while one is retried.
 
     \b
     Example:
       forewarn webhook failures pager
     """
-    answer = client.all("webhooks", name, "failures")
+    response = client.all("webhooks", name, "failures")
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     rows = (
         (
@@ -187,47 +198,47 @@ def failures(name: str, client: Client, as_json: bool) -> None:
             "failed" if row["failed"] else "retrying" if row["attempts"] else "pending",
             row["error"] or "",
         )
-        for row in answer["failures"]
+        for row in response["failures"]
     )
     columns = ("row", "kind", "group", "VMs", "attempts", "status", "error")
-    print_table(columns, rows, f"{name} has been told of everything.")
+    print_table(columns, rows, "No undelivered rows.")
 
 
 @command.command()
 @click.argument("name")
-@click.option("--sequence", type=click.IntRange(1), metavar="N", help="Only this row of history.")
+@click.option("--sequence", type=click.IntRange(1), metavar="N", help="Retry only this row of history.")
 @service_command
-def retry(name: str, sequence: int | None, client: Client, as_json: bool) -> None:
-    """Try now what is not delivered, also what was given up: that gets one more attempt.
+def retry(name: str, sequence: int | None, client: ControlClient, as_json: bool) -> None:
+    """Retry undelivered rows now. Failed rows get one more attempt.
 
     \b
     Example:
       forewarn webhook retry pager
     """
-    answer = client.post("webhooks", name, "retry", body={} if sequence is None else {"sequence": sequence})
+    response = client.post("webhooks", name, "retry", body={} if sequence is None else {"sequence": sequence})
     if as_json:
-        print_json(answer)
-    elif not answer["retried"]:
-        click.echo(f"{name} has been told of everything: there is nothing to try again.")
+        print_json(response)
+    elif not response["retried"]:
+        click.echo("No undelivered rows.")
     else:
-        rows = "1 row is" if answer["retried"] == 1 else f"{answer['retried']} rows are"
-        click.echo(f"{rows} tried now. See what came of it with: forewarn webhook failures {name}")
+        rows = "1 row" if response["retried"] == 1 else f"{response['retried']} rows"
+        click.echo(f"Retrying {rows}. See the result with: forewarn webhook failures {name}")
 
 
 @command.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask whether it is meant.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_command
-def remove(name: str, yes: bool, client: Client, as_json: bool) -> None:
-    """Tell a webhook no more, also not what is still waiting.
+def remove(name: str, yes: bool, client: ControlClient, as_json: bool) -> None:
+    """Remove a webhook, and discard its undelivered rows.
 
     \b
     Example:
       forewarn webhook remove pager
     """
-    confirm(f"Remove {name}, and all that it has not been told of yet?", yes)
-    answer = client.delete("webhooks", name)
+    confirm(f"Remove webhook {name} and discard its undelivered rows? This cannot be undone.", yes)
+    response = client.delete("webhooks", name)
     if as_json:
-        print_json(answer)
+        print_json(response)
     else:
-        click.echo(f"{name} is told no more.")
+        click.echo(f"Webhook {name} was removed.")

@@ -1,1 +1,1 @@
-"""The plane that operators see: the control API."""
+"""The control API, for operators and their tools."""

@@ -1,4 +1,4 @@
-"""/v1: the control API, used by the command line and other programs."""
+"""/v1: the control API. The command line and other programs use it."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Control:
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine)
-        metrics.add(self._followers)
+        metrics.add(self._feed_metrics)
 
-    def _followers(self) -> list[Metric]:
+    def _feed_metrics(self) -> list[Metric]:
         return [
             gauge("forewarn_feed_readers", "Clients that are connected to the feed.", [], {(): len(self.feed.readers)})
         ]
@@ -98,7 +98,7 @@ class Control:
         ]
 
     def description(self) -> dict[str, Any]:
-        """The OpenAPI description."""
+        """Return the OpenAPI description."""
         return describe(self.routes)
 
     async def openapi(self, _: Request) -> Response:
@@ -106,7 +106,7 @@ class Control:
 
 
 def control_app(engine: Engine, control: Control) -> ASGIApp:
-    """The ASGI application: authentication, then the routes. Errors are problem details (RFC 9457)."""
+    """Return the ASGI application: authentication, then the routes. Errors are problem details (RFC 9457)."""
     app = Starlette(routes=starlette_routes(control.routes), exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
     return Authenticator(engine, app)

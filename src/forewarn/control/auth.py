@@ -1,4 +1,4 @@
-"""Authentication: the token of a request, and the first admin token.
+"""Authentication by token, and the first admin token.
 
 Only the health routes work without a token.
 """
@@ -29,7 +29,7 @@ OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 
 
 def hash_of(token: str) -> str:
-    """The stored form of a token. Tokens are long and random, so a fast hash is enough."""
+    """Return the hash of a token, as stored. A fast hash is enough, because tokens are long and random."""
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -72,32 +72,33 @@ class Authenticator:
 # --- The first token ------------------------------------------------------------------------------
 
 
-FIRST = "admin"
+FIRST_ADMIN = "admin"
 
 
-async def ensure_admin_token(engine: Engine, left: str, leave: Callable[[str], None]) -> None:
-    """Make sure that the token in the file (`left`) works, unless it was revoked and another admin token exists.
+async def ensure_admin_token(engine: Engine, stored: str, store: Callable[[str], None]) -> None:
+    """Create a new admin token if the one in the token file (`stored`) is not valid. `store` writes the file.
 
-    A user who can write that file owns the service, so a lost token is replaced.
+    Nothing happens if it was revoked and another admin token exists. A user who can write the file owns the service, so
+    a lost token may be replaced.
     """
     known = {token.name: token for token in engine.draft().all_tokens()}
-    if any(token.hash == hash_of(left) for token in known.values()):
+    if any(token.hash == hash_of(stored) for token in known.values()):
         return
-    first = known.get(FIRST)
+    first = known.get(FIRST_ADMIN)
     revoked = first is None or first.role is not Role.ADMIN  # an operator may have reused the name
     if revoked and any(token.role is Role.ADMIN for token in known.values()):
         return
     secret = new_secret()
-    # The file first: after a crash here, the next start finds a token that does not work, and makes a new one.
-    leave(secret)
+    # Write the file first: after a crash here, the next start finds a token that is not valid, and creates a new one.
+    store(secret)
 
-    def renew(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
-        draft.changes.tokens[FIRST] = None
-        create_token(draft, now, limits, Token(FIRST, Role.ADMIN, hash_of(secret), ENGINE, now), ENGINE)
+    def replace_token(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
+        draft.changes.tokens[FIRST_ADMIN] = None
+        create_token(draft, now, limits, Token(FIRST_ADMIN, Role.ADMIN, hash_of(secret), ENGINE, now), ENGINE)
 
-    await engine.execute(renew)
+    await engine.execute(replace_token)
 
 
 def new_secret() -> str:
-    """A new random token."""
+    """Return a new random token."""
     return f"fw_{secrets.token_urlsafe(32)}"

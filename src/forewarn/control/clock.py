@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-from forewarn.control.input import DURATION_FORMAT, read_body, read_duration, until_gone
+from forewarn.control.input import DURATION_FORMAT, read_body, read_duration, wait_for_disconnect
 from forewarn.control.routing import Route
 from forewarn.control.schema import Body, Duration, Shape, Time, choice, help_text, json_response
 from forewarn.core.access import Role
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forewarn.metadata.server import MetadataServer
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
-"""Real time that a VM has to see each step of the clock."""
+"""Real time that a VM has to poll after each step of the clock."""
 MAX_TIMEOUT = timedelta(hours=1)
 
 
@@ -34,14 +34,16 @@ class ClockShape(Shape):
 
 
 class ClockAdvance(Body, kw_only=True):
-    """How far to move a virtual clock."""
+    """How to move a virtual clock."""
 
-    by: Annotated[Duration, help_text("How far to move the clock.")]
+    by: Annotated[Duration, help_text("Duration by which to move the clock.")]
     seen_by: Annotated[
         list[str] | None,
-        help_text("VMs that poll on their own. The clock waits after each step until they have seen it."),
+        help_text("VMs that poll on their own. After each step, the clock waits until they have polled."),
     ] = None
-    timeout: Annotated[Duration | None, help_text("Real time that these VMs have for each step. Default: 30s.")] = None
+    timeout: Annotated[Duration | None, help_text("Real time that each of these VMs has for a step. Default: 30s.")] = (
+        None
+    )
 
 
 class ClockControl:
@@ -70,12 +72,12 @@ class ClockControl:
 
     async def advance(self, request: Request) -> Response:
         body = await read_body(request, ClockAdvance)
-        length, timeout, vms = (
+        distance, timeout, vms = (
             read_duration(body.by, "/by"),
             read_duration(body.timeout, "/timeout"),
             tuple(body.seen_by or ()),
         )
-        if length is None:
+        if distance is None:
             raise BadRequestBody(pointer="/by", problem=f"must be {DURATION_FORMAT}", allowed=DURATION_FORMAT)
         if timeout is not None and (not vms or not timedelta(0) < timeout <= MAX_TIMEOUT):
             problem = (
@@ -88,14 +90,14 @@ class ClockControl:
             with self._metadata.delivery_tracker.barrier(
                 vms, timeout if timeout is not None else DEFAULT_TIMEOUT
             ) as barrier:
-                gone = asyncio.create_task(until_gone(request))
-                gone.add_done_callback(lambda _: barrier.cancel())
+                disconnect = asyncio.create_task(wait_for_disconnect(request))
+                disconnect.add_done_callback(lambda _: barrier.cancel())
                 try:
-                    await self._engine.advance(length, barrier)
+                    await self._engine.advance(distance, barrier)
                 finally:
-                    gone.cancel()
+                    disconnect.cancel()
         else:
-            await self._engine.advance(length)
+            await self._engine.advance(distance)
         return json_response(self._clock())
 
     def _clock(self) -> ClockShape:

@@ -1,10 +1,10 @@
-"""The limits of a connection to the control API. They apply before the service looks at any token.
+"""Limits of a connection to the control API. They apply before the service checks the token.
 
-uvicorn limits neither the size of a head nor the time that a client takes for it. It reads on while earlier requests
-wait, and it waits without end for a client that does not read. So a guard stands between each connection and uvicorn's
-protocol. It is an asyncio protocol to the connection and an asyncio transport to uvicorn, and needs nothing else.
+uvicorn has no limit for the size of the request header or for the time to receive it. It keeps reading while earlier
+requests are pending, and it never gives up on a client that does not read its response. So each connection has a guard
+in front of uvicorn's protocol. To the connection, the guard is an asyncio protocol; to uvicorn, an asyncio transport.
 
-A guard gives uvicorn one request at a time. `track_answers` tells it when the application has answered.
+A guard forwards one request at a time. `track_responses` notifies it when the application has sent its response.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from forewarn.clock import unix_seconds
 from forewarn.control.input import MAX_FLEET_BYTES
 from forewarn.control.problems import PROBLEM, problem
-from forewarn.control.request_framing import MALFORMED, IncomingRequest, Rejected
+from forewarn.control.request_framing import MALFORMED, IncomingRequest, RequestRejected
 from forewarn.errors import Invalid
 from forewarn.system.connections import ConnectionLimits
 
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from forewarn.system.connections import Connections
 
 
-DISCARDED_BYTES = 1_048_576
-"""How much of a body the service reads and drops after the application has rejected it, so that the answer arrives."""
-AT_ONCE = 16_384
-"""Of what was read, this much goes to uvicorn at a time. To cut it off costs the same, however much is left."""
+MAX_DISCARDED_BYTES = 1_048_576
+"""How much of a rejected body the service reads and discards, so that the client can receive the response."""
+MAX_FORWARDED_BYTES = 16_384
+"""Maximum number of bytes that go to uvicorn at a time, so that cutting a large buffer stays cheap."""
 
 _EMPTY_LINES = re.compile(rb"[\r\n]+")
-"""A server should ignore them before a request (RFC 9112, 2.2)."""
+"""A server should ignore empty lines before a request (RFC 9112, 2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlLimits(ConnectionLimits):
-    """The limits of a connection to the control API."""
+    """Limits of a connection to the control API."""
 
-    body_bytes: int = MAX_FLEET_BYTES + DISCARDED_BYTES
-    """The connection closes when a body is larger."""
+    body_bytes: int = MAX_FLEET_BYTES + MAX_DISCARDED_BYTES
+    """The service closes the connection if a body is larger."""
     handshake_seconds: float = 10.0
-    """For TLS."""
+    """Timeout of the TLS handshake."""
     max_connections: int = 4096
     max_connections_per_address: int = 2048
-    """Larger than the number of clients that may follow the feed: they may all be behind one proxy."""
+    """More than the maximum number of feed readers: they may all use one proxy."""
 
 
 class HttpProtocol(Protocol):
-    """uvicorn's protocol for one connection: what `uvicorn.Config(http=...)` names."""
+    """uvicorn's protocol for one connection; `uvicorn.Config(http=...)` selects its class."""
 
     def connection_made(self, transport: asyncio.Transport) -> None: ...
     def data_received(self, data: bytes) -> None: ...
@@ -66,72 +66,72 @@ class HttpProtocol(Protocol):
 
 
 class Deadline:
-    """Calls a function when the time is over. To set it again costs no timer, as long as it does not become earlier."""
+    """Calls a function when it expires. Setting it to a later time creates no new timer."""
 
-    def __init__(self, on_over: Callable[[], None]) -> None:
-        self._on_over: Callable[[], None] | None = on_over
+    def __init__(self, on_expired: Callable[[], None]) -> None:
+        self._on_expired: Callable[[], None] | None = on_expired
         self._loop = asyncio.get_running_loop()
-        self._at: float | None = None
+        self._expires_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        self._at = self._loop.time() + seconds
-        if self._timer is None or self._timer.when() > self._at:
+        self._expires_at = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._expires_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(self._at, self._look)
+            self._timer = self._loop.call_at(self._expires_at, self._check)
 
     def clear(self) -> None:
-        self._at = None
+        self._expires_at = None
 
     def end(self) -> None:
-        """It will not be set again."""
-        self._at = self._on_over = None
+        """Cancel it for good."""
+        self._expires_at = self._on_expired = None
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        if self._at is None or self._on_over is None:
+        if self._expires_at is None or self._on_expired is None:
             return
-        if self._loop.time() < self._at:
-            self._timer = self._loop.call_at(self._at, self._look)
+        if self._loop.time() < self._expires_at:
+            self._timer = self._loop.call_at(self._expires_at, self._check)
         else:
-            self._at = None
-            self._on_over()
+            self._expires_at = None
+            self._on_expired()
 
 
-class Guard(asyncio.Protocol):
-    """A connection to the control API."""
+class ConnectionGuard(asyncio.Protocol):
+    """A connection to the control API, with its limits."""
 
     def __init__(
         self,
         limits: ControlLimits,
-        connections: Connections[Guard],
+        connections: Connections[ConnectionGuard],
         make_server: Callable[[dict[str, Any]], HttpProtocol],
     ) -> None:
-        """`make_server` makes uvicorn's protocol, with this state for each request."""
+        """`make_server` creates uvicorn's protocol; each request gets the given state."""
         self._limits = limits
         self._connections = connections
         self._make_server = make_server
         self._server: HttpProtocol | None = None
         self._transport: asyncio.Transport
         self._request: IncomingRequest | None = None
-        """The latest, until it has arrived and is answered."""
-        self._answering = False
-        self._answer_begun = False
-        self._held = memoryview(b"")
-        """Read, but not given to uvicorn: the client must wait for an answer first."""
-        self._rejected = False
-        """What this client sends is dropped."""
-        self._server_paused_reading = False
-        self._reading = True
-        self._writing_paused = False
-        self._giving = False
-        self._server_rejected = False
+        """The current request, until it is complete and has its response."""
+        self._response_pending = False
+        self._response_started = False
+        self._unprocessed = memoryview(b"")
+        """Received, but not forwarded to uvicorn: an earlier request waits for its response."""
+        self._is_rejected = False
+        """Everything else that this client sends is discarded."""
+        self._is_paused_by_server = False
+        self._is_reading = True
+        self._is_writing_paused = False
+        self._is_forwarding = False
+        self._is_rejected_by_server = False
         self._bytes_received = 0
-        self._to_receive = Deadline(self._on_silence)
-        self._to_read = Deadline(self.abort)
+        self._receive_deadline = Deadline(self._on_receive_timeout)
+        self._send_deadline = Deadline(self.abort)
 
     # --- Called by the connection -----------------------------------------------------------------
 
@@ -143,111 +143,113 @@ class Guard(asyncio.Protocol):
             return
         self._server = self._make_server({"guard": self})
         self._server.connection_made(_ServerTransport(self, transport))
-        self._to_receive.set(self._limits.idle_seconds)
+        self._receive_deadline.set(self._limits.idle_seconds)
 
     def data_received(self, data: bytes) -> None:
         self._bytes_received += len(data)
-        if not self._rejected:
-            self._held = memoryview(b"".join((self._held, data)))
-            self._give_on()
+        if not self._is_rejected:
+            self._unprocessed = memoryview(b"".join((self._unprocessed, data)))
+            self._forward()
 
     def eof_received(self) -> bool | None:
         return None if self._server is None else self._server.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
-        self._to_receive.end()
-        self._to_read.end()
-        self._leave_server(exc)
+        self._receive_deadline.end()
+        self._send_deadline.end()
+        self._disconnect_server(exc)
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
-        self._to_read.set(self._limits.send_seconds)
+        self._is_writing_paused = True
+        self._send_deadline.set(self._limits.send_seconds)
         if self._server is not None:
             self._server.pause_writing()
-        self._regulate_reading()
+        self._update_reading()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
+        self._is_writing_paused = False
         if not self._transport.is_closing():
-            self._to_read.clear()
+            self._send_deadline.clear()
         if self._server is not None:
             self._server.resume_writing()
-        self._give_on()
+        self._forward()
 
     # --- Requests ---------------------------------------------------------------------------------
 
-    def _give_on(self) -> None:
-        """Give uvicorn what was read, up to the end of a request that is to be answered first."""
+    def _forward(self) -> None:
+        """Forward received bytes to uvicorn, up to the end of the current request."""
         try:
-            while self._held and self._may_give():
+            while self._unprocessed and self._can_forward():
                 if self._request is not None:
-                    self._give_part(self._request)
-                elif empty := _EMPTY_LINES.match(self._held):
-                    self._held = self._held[empty.end() :]
+                    self._forward_part(self._request)
+                elif empty := _EMPTY_LINES.match(self._unprocessed):
+                    self._unprocessed = self._unprocessed[empty.end() :]
                 else:
                     self._request = IncomingRequest(self._limits.max_header_bytes)
-                    self._to_receive.set(self._limits.header_seconds)
-        except Rejected as rejected:
+                    self._receive_deadline.set(self._limits.header_seconds)
+        except RequestRejected as rejected:
             self._reject(rejected)
-        self._regulate_reading()
+        self._update_reading()
 
-    def _may_give(self) -> bool:
-        waits = self._request is not None and self._request.complete  # for its answer
-        return not (waits or self._writing_paused or self._rejected or self._transport.is_closing())
+    def _can_forward(self) -> bool:
+        waits_for_response = self._request is not None and self._request.complete
+        return not (waits_for_response or self._is_writing_paused or self._is_rejected or self._transport.is_closing())
 
-    def _give_part(self, request: IncomingRequest) -> None:
-        is_head = not request.head_complete
-        part, read = request.take(bytes(self._held[:AT_ONCE]))
-        self._held = self._held[read:]
+    def _forward_part(self, request: IncomingRequest) -> None:
+        is_header = not request.header_complete
+        part, consumed = request.feed(bytes(self._unprocessed[:MAX_FORWARDED_BYTES]))
+        self._unprocessed = self._unprocessed[consumed:]
         if request.body_bytes > self._limits.body_bytes:
             self.abort()
             return
         if not part or self._server is None:
             return
-        self._giving = True
+        self._is_forwarding = True
         try:
             self._server.data_received(part)
         finally:
-            self._giving = False
-        if self._server_rejected:
-            raise Rejected(MALFORMED, Invalid(problem="the request target is not a valid URL."))
-        self._answering = self._answering or is_head
+            self._is_forwarding = False
+        if self._is_rejected_by_server:
+            raise RequestRejected(MALFORMED, Invalid(problem="the request target is not a valid URL."))
+        self._response_pending = self._response_pending or is_header
         if request.complete:
-            self._to_receive.clear()
+            self._receive_deadline.clear()
             self._next_request()
-        elif self._answering and self._reading:  # what is dropped, since it was answered, may not take its time
-            self._to_receive.set(self._limits.body_seconds)
+        elif self._response_pending and self._is_reading:  # a discarded body does not extend the deadline
+            self._receive_deadline.set(self._limits.body_seconds)
 
-    def on_answer_begun(self) -> None:
-        self._answer_begun = True
+    def on_response_started(self) -> None:
+        self._response_started = True
 
-    def on_answered(self) -> None:
-        """The application has answered, or has failed to."""
-        self._answering = self._answer_begun = False
+    def on_response_complete(self) -> None:
+        """The application has sent its response, or failed to."""
+        self._response_pending = self._response_started = False
         if self._server is None or self._transport.is_closing():
             return
         self._next_request()
-        self._give_on()
+        self._forward()
 
     def _next_request(self) -> None:
-        if self._request is not None and self._request.complete and not self._answering:
+        if self._request is not None and self._request.complete and not self._response_pending:
             self._request = None
-            self._to_receive.set(self._limits.idle_seconds)
+            self._receive_deadline.set(self._limits.idle_seconds)
 
-    def _reject(self, rejected: Rejected) -> None:
-        """Answer in the place of the application, unless it has answered, and close."""
-        self._rejected = True
-        self._held = memoryview(b"")
-        # A request goes to the application with its head.
-        application_has_it = self._request is not None and self._request.head_complete and not self._server_rejected
-        answered = application_has_it and (self._answer_begun or not self._answering)
-        self._leave_server(None)  # to the application, the client is gone
-        if not answered:
-            self._transport.write(_answer(rejected))
+    def _reject(self, rejected: RequestRejected) -> None:
+        """Send an error response, unless the application has started its own, and close the connection."""
+        self._is_rejected = True
+        self._unprocessed = memoryview(b"")
+        # The application gets a request as soon as its header is complete.
+        application_has_it = (
+            self._request is not None and self._request.header_complete and not self._is_rejected_by_server
+        )
+        has_response = application_has_it and (self._response_started or not self._response_pending)
+        self._disconnect_server(None)  # for the application, the client has disconnected
+        if not has_response:
+            self._transport.write(_response_bytes(rejected))
         self.close()
 
-    def _leave_server(self, exc: Exception | None) -> None:
+    def _disconnect_server(self, exc: Exception | None) -> None:
         server, self._server = self._server, None
         if server is not None:
             server.connection_lost(exc)
@@ -259,77 +261,79 @@ class Guard(asyncio.Protocol):
         return self._server is None or self._transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        if self._giving:  # no request has reached the application yet: this is uvicorn's "400 Bad Request"
-            self._server_rejected = True
+        if self._is_forwarding:  # the application has no request yet, so this is uvicorn's "400 Bad Request"
+            self._is_rejected_by_server = True
         elif self._server is not None:
             self._transport.write(data)
 
-    def close_by_server(self) -> None:
-        if not self._giving and self._server is not None:
+    def close_from_server(self) -> None:
+        if not self._is_forwarding and self._server is not None:
             self.close()
 
     def pause_reading(self) -> None:
-        self._server_paused_reading = True
-        self._regulate_reading()
+        self._is_paused_by_server = True
+        self._update_reading()
 
     def resume_reading(self) -> None:
-        self._server_paused_reading = False
-        self._regulate_reading()
+        self._is_paused_by_server = False
+        self._update_reading()
 
-    # --- Deadlines --------------------------------------------------------------------------------
+    # --- Close and deadlines --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close when the client has read its answers. Over TLS it has to agree, too."""
+        """Close after the client has read its responses. With TLS, the client must also confirm the close."""
         if not self._transport.is_closing():
             self._transport.close()
-            self._to_read.set(self._limits.send_seconds)
+            self._send_deadline.set(self._limits.send_seconds)
 
     def abort(self) -> None:
         self._transport.abort()
 
-    def _on_silence(self) -> None:
+    def _on_receive_timeout(self) -> None:
         if self._request is None:
             self.close()
         else:
             self.abort()
 
-    def _regulate_reading(self) -> None:
-        """Read only if there is room. A deadline runs only while the client is read from."""
+    def _update_reading(self) -> None:
+        """Pause or resume reading. A receive deadline runs only while the guard reads."""
         if self._transport.is_closing():
             return
-        reading = not (self._held or self._server_paused_reading or self._writing_paused or self._rejected)
-        if reading == self._reading:
+        can_read = not (self._unprocessed or self._is_paused_by_server or self._is_writing_paused or self._is_rejected)
+        if can_read == self._is_reading:
             return
-        self._reading = reading
-        (self._transport.resume_reading if reading else self._transport.pause_reading)()
+        self._is_reading = can_read
+        (self._transport.resume_reading if can_read else self._transport.pause_reading)()
         if self._request is not None and not self._request.complete:
-            if not reading:
-                self._to_receive.clear()
+            if not can_read:
+                self._receive_deadline.clear()
             else:
                 limits = self._limits
-                self._to_receive.set(limits.body_seconds if self._request.head_complete else limits.header_seconds)
+                self._receive_deadline.set(
+                    limits.body_seconds if self._request.header_complete else limits.header_seconds
+                )
 
     # --- Stop -------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take no more requests. What the application works on is answered."""
-        if self._answering and self._server is not None:
+        """Accept no further request. The application still finishes the current one."""
+        if self._response_pending and self._server is not None:
             self._server.shutdown()
         else:
             self.close()
 
     def position(self) -> object | None:
         unread = self._transport.get_write_buffer_size()
-        unsent = self._reading and self._request is not None and not self._request.complete
+        unsent = self._is_reading and self._request is not None and not self._request.complete
         if not (unread or unsent or self._transport.is_closing()):
-            return None  # the application works on its answer
+            return None  # the server waits for the application, not for the client
         return unread, self._bytes_received
 
 
 class _ServerTransport(asyncio.Transport):
-    """The transport that uvicorn has: the guard's."""
+    """The transport that uvicorn writes to. It passes everything to the guard."""
 
-    def __init__(self, guard: Guard, transport: asyncio.Transport) -> None:
+    def __init__(self, guard: ConnectionGuard, transport: asyncio.Transport) -> None:
         super().__init__()
         self._guard = guard
         self._transport = transport
@@ -350,7 +354,7 @@ class _ServerTransport(asyncio.Transport):
         return self._transport.get_write_buffer_size()
 
     def close(self) -> None:
-        self._guard.close_by_server()
+        self._guard.close_from_server()
 
     def abort(self) -> None:
         self._guard.abort()
@@ -362,25 +366,25 @@ class _ServerTransport(asyncio.Transport):
         self._guard.resume_reading()
 
 
-def track_answers(app: ASGIApp) -> ASGIApp:
-    """ASGI middleware: tells the guard of each request when it is answered."""
+def track_responses(app: ASGIApp) -> ASGIApp:
+    """ASGI middleware that notifies the guard when a response starts and ends."""
 
     async def tracked(scope: Scope, receive: Receive, send: Send) -> None:
-        guard: Guard = scope["state"]["guard"]
+        guard: ConnectionGuard = scope["state"]["guard"]
 
         async def tracked_send(message: Message) -> None:
-            guard.on_answer_begun()
+            guard.on_response_started()
             await send(message)
 
         try:
             await app(scope, receive, tracked_send)
         finally:
-            guard.on_answered()
+            guard.on_response_complete()
 
     return tracked
 
 
-def _answer(rejected: Rejected) -> bytes:
+def _response_bytes(rejected: RequestRejected) -> bytes:
     body = bytes(problem(rejected.error, rejected.status).body)
     lines = (
         f"HTTP/1.1 {rejected.status} {HTTPStatus(rejected.status).phrase}",

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.input import TIME_FORMAT, read_body, read_duration, read_time
-from forewarn.control.paging import All, Paging, hint, only, page, rows_page
+from forewarn.control.paging import All, Paging, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     DryRun,
@@ -83,7 +83,7 @@ class EventShape(Shape):
 
 
 class EventExplanationShape(ExplanationShape):
-    """Why an event waits, explained by its operation."""
+    """What the operation of an event waits for."""
 
     event: EventShape
 
@@ -98,7 +98,7 @@ class EventsQuery(Paging):
 class Postponement(DryRun):
     """How far to postpone an event."""
 
-    by: Annotated[Duration | None, help_text("How much later than its current NotBefore. Give this or until.")] = None
+    by: Annotated[Duration | None, help_text("Time to add to the current NotBefore. Give this or until.")] = None
     until: Annotated[TimeOrDuration | None, help_text("The new NotBefore. Give this or by.")] = None
 
 
@@ -130,7 +130,7 @@ class EventControl:
                 tenant=True,
                 query=Paging,
             ),
-            Route("GET", f"{path}/explain", self.explain, "Explain why an event waits.", EventExplanationShape),
+            Route("GET", f"{path}/explain", self.explain, "Explain what an event waits for.", EventExplanationShape),
             Route(
                 "POST",
                 f"{path}/approve",
@@ -154,11 +154,11 @@ class EventControl:
         ]
 
     async def events(self, request: HttpRequest) -> Response:
-        asked, own = request.state.query.group, caller(request).group
-        if own and asked not in ("", own):
+        requested, own = request.state.query.group, caller(request).group
+        if own and requested not in ("", own):
             return page("events", (), None)  # a tenant must not learn whether the group exists
-        found, following = await rows_page(request, self._engine.records.events, own or asked)
-        return page("events", map(EventShape.of, found), following)
+        found, last_key = await rows_page(request, self._engine.records.events, own or requested)
+        return page("events", map(EventShape.of, found), last_key)
 
     async def event(self, request: HttpRequest) -> Response:
         return json_response(EventShape.of(await self._find(request)))
@@ -166,8 +166,8 @@ class EventControl:
     async def history(self, request: HttpRequest) -> Response:
         event = await self._find(request)
         own = caller(request).group  # rows about the whole operation name VMs of other groups
-        sought = HistoryFilter(event=event.id, operation=event.operation, groups=(own,) if own else ())
-        return await history_page(self._engine, request, sought)
+        history_filter = HistoryFilter(event=event.id, operation=event.operation, groups=(own,) if own else ())
+        return await history_page(self._engine, request, history_filter)
 
     async def explain(self, request: HttpRequest) -> Response:
         event = await self._find(request)
@@ -203,20 +203,20 @@ class EventControl:
         return json_response(EventShape.of(after))
 
     def _until(self, body: Postponement, event: Event) -> datetime:
-        length = read_duration(body.by, "/by")
-        moment = read_time(body.until, "/until", self._engine.clock.now())
-        if (length is None) == (moment is None):
+        delay = read_duration(body.by, "/by")
+        new_time = read_time(body.until, "/until", self._engine.clock.now())
+        if (delay is None) == (new_time is None):
             raise BadRequestBody(pointer="/by", problem="give either /by or /until, not both", allowed=TIME_FORMAT)
-        return event.not_before + length if length is not None else moment  # type: ignore[return-value]
+        return event.not_before + delay if delay is not None else new_time  # type: ignore[return-value]
 
     async def _find(self, request: HttpRequest) -> Event:
         """Find by id, in any letter case, or by an unambiguous prefix of it."""
-        wanted, own = request.path_params["id"].lower(), caller(request).group
-        found = await self._engine.records.events_by_prefix(wanted, own)
-        if one := only(found):
+        prefix, own = request.path_params["id"].lower(), caller(request).group
+        found = await self._engine.records.events_by_prefix(prefix, own)
+        if one := single_match(found):
             return one
         live = (event.id for event in self._engine.live_events() if own in ("", event.group))
-        raise UnknownEvent(event_id=request.path_params["id"], hint=hint(found, wanted, live))
+        raise UnknownEvent(event_id=request.path_params["id"], hint=prefix_hint(found, prefix, live))
 
     async def _find_live(self, request: HttpRequest) -> Event:
         event = await self._find(request)

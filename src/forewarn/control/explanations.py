@@ -1,4 +1,4 @@
-"""Why an operation is waiting, as JSON: for /v1/operations and /v1/events."""
+"""What an operation waits for, as JSON: for /v1/operations and /v1/events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WaitShape(Shape):
 
 
 class ExplanationShape(Struct, forbid_unknown_fields=True):
-    """Why an operation waits."""
+    """What an operation waits for, and what happens next."""
 
     operation: str
     cause: Annotated[str, choice(*CAUSES)]
@@ -76,7 +76,7 @@ class ExplanationShape(Struct, forbid_unknown_fields=True):
 
 
 def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
-    """Explain why an operation waits now."""
+    """Explain what an operation waits for now."""
     draft = engine.draft()
     rollout = draft.rollout(operation.request.rollout)
     failed = engine.failed_attempt(operation.id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from forewarn.control.idempotency import make_once
+from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration
-from forewarn.control.paging import Paging, page, wanted
+from forewarn.control.paging import Paging, page, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
@@ -17,9 +17,9 @@ from forewarn.control.schema import (
     Time,
     choice,
     help_text,
+    integer,
     json_response,
     page_of,
-    whole,
 )
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
@@ -51,21 +51,21 @@ class FaultShape(Shape):
     delay_seconds: float | None
     added_by: str
     added_at: Time
-    expires_at: Annotated[Time | None, help_text("When it expires; null: when its count is used up.")]
-    remaining: Annotated[Count | None, help_text("How many more requests it will affect; null: no limit.")]
-    hits: Annotated[Count, help_text("How many requests it has affected; for disabled, how many groups.")]
+    expires_at: Annotated[Time | None, help_text("Expiry time; null: it expires when its count is used up.")]
+    remaining: Annotated[Count | None, help_text("Number of requests that it will still affect; null: no limit.")]
+    hits: Annotated[Count, help_text("Number of requests that it has affected; for disabled, number of groups.")]
 
     @classmethod
     def of(cls, fault: Fault) -> Self:
-        order = fault.order
+        spec = fault.order
         return cls(
             id=fault.id,
-            kind=order.kind,
-            vm=order.vm or None,
-            method=order.method,
-            count=order.count,
-            duration_seconds=seconds(order.duration),
-            delay_seconds=seconds(order.delay),
+            kind=spec.kind,
+            vm=spec.vm or None,
+            method=spec.method,
+            count=spec.count,
+            duration_seconds=seconds(spec.duration),
+            delay_seconds=seconds(spec.delay),
             added_by=fault.by,
             added_at=to_text(fault.added_at),
             expires_at=to_text_if_any(fault.expires_at),
@@ -85,20 +85,22 @@ class FaultRequest(Body, kw_only=True):
 
     kind: Annotated[str, choice(*FAULTS), help_text("The kind of fault.")]
     vm: Annotated[Name | None, help_text("Affect only requests of this VM. Default: all VMs.")] = None
-    method: Annotated[Annotated[str, choice(*METHODS)] | None, help_text("Which requests to affect. Default: GET.")] = (
-        None
-    )
+    method: Annotated[
+        Annotated[str, choice(*METHODS)] | None, help_text("Method of the requests to affect. Default: GET.")
+    ] = None
     count: Annotated[
-        Annotated[int, whole(1, MAX_COUNT)] | None,
-        help_text("How many requests to affect. Default: 1, if no duration is given."),
+        Annotated[int, integer(1, MAX_COUNT)] | None,
+        help_text("Number of requests to affect. Default: 1, if no duration is given."),
     ] = None
     duration: Annotated[
         Duration | None,
-        help_text("How long the fault stays active, on the service's clock. With a count, whichever ends first."),
+        help_text(
+            "Time until the fault expires, on the service's clock. With a count, the fault ends with the first of both."
+        ),
     ] = None
     delay: Annotated[
         Duration | None,
-        help_text(f"How long a response is delayed, in real time. Maximum: {MAX_DELAY.total_seconds():.0f}s."),
+        help_text(f"Delay of a response, in real time. Maximum: {MAX_DELAY.total_seconds():.0f}s."),
     ] = None
 
 
@@ -131,18 +133,18 @@ class FaultControl:
         ]
 
     async def faults(self, request: Request) -> Response:
-        asked = wanted(request)
-        later = [fault for fault in self._faults.list() if _number(fault) > asked.after_number]
+        requested = requested_page(request)
+        later = [fault for fault in self._faults.list() if _number(fault) > requested.after_number]
         await self._faults.wait_until_recorded()  # history must already show how a fault ended that is no longer listed
-        part = later[: asked.limit]
-        return page("faults", map(FaultShape.of, part), _number(part[-1]) if len(later) > asked.limit else None)
+        part = later[: requested.limit]
+        return page("faults", map(FaultShape.of, part), _number(part[-1]) if len(later) > requested.limit else None)
 
     async def add(self, request: Request) -> Response:
         body = await read_body(request, FaultRequest)
         if body.vm == "":  # an empty variable in a script must not affect all VMs
             problem = "must be the name of a VM. Leave it out to affect all VMs"
             raise BadRequestBody(pointer="/vm", problem=problem, allowed="the name of a VM")
-        order = FaultSpec(
+        spec = FaultSpec(
             kind=body.kind,
             vm=body.vm or "",
             method=GET if body.method is None else body.method,
@@ -152,13 +154,13 @@ class FaultControl:
         )
         made: list[Fault] = []
         try:
-            add = self._faults.command_to_add(order, caller(request).name)
+            add = self._faults.command_to_add(spec, caller(request).name)
 
             def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> FaultShape:
                 made[:] = [add(draft, now, limits)]
                 return FaultShape.of(made[0])
 
-            added = await make_once(self._engine, request, decide)
+            added = await create_once(self._engine, request, decide)
         except UnknownVM as error:
             error.member = "vm"
             raise
@@ -176,5 +178,5 @@ class FaultControl:
 
 
 def _number(fault: Fault) -> int:
-    """The number in its id. Numbers restart with the service."""
+    """Return the number in the id of a fault. Numbers restart with the service."""
     return int(fault.id.removeprefix("f"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
-from forewarn.control.history import groups_seen, requested_kinds
+from forewarn.control.history import requested_kinds, visible_groups
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text
 from forewarn.core.history import HISTORY_KINDS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
-GREATEST = 2**63 - 1
+MAX_SEQUENCE = 2**63 - 1
 
 
 class FeedQuery(Struct):
@@ -36,13 +36,13 @@ class FeedQuery(Struct):
         help_text("Only rows of this kind. Can be repeated."),
     ] = ()
     after: Annotated[
-        Annotated[int, Meta(ge=0, le=GREATEST)] | None,
+        Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)] | None,
         help_text("Only rows after this sequence number; 0: all stored rows. Default: only new rows."),
     ] = None
 
 
 class FeedHeaders(Struct):
-    """How a client that was cut off continues."""
+    """How a client continues after a disconnect."""
 
     last_event_id: Annotated[
         Annotated[int, Meta(ge=0)] | None,
@@ -50,9 +50,8 @@ class FeedHeaders(Struct):
     ] = field(name="Last-Event-ID", default=None)
 
 
-RESUMES = "last-event-id"
-"""The header with which a client that was cut off says how far it had come. It outranks `after`, which stands in its
-URL since the beginning."""
+LAST_EVENT_ID = "last-event-id"
+"""Sent by a client that reconnects. Takes precedence over `after`, because a browser reconnects with its first URL."""
 
 
 class FeedControl:
@@ -79,13 +78,13 @@ class FeedControl:
 
     async def follow(self, request: HttpRequest) -> Response:
         token, after = caller(request), _position(request)
-        groups = groups_seen(request)
-        # One that is gone by now may be followed to its end.
+        groups = visible_groups(request)
+        # With a position, the rows of a group that has left the fleet can still be read.
         for group in groups if after is None and not token.group else ():
             self._engine.fleet.known_group(group)
 
         def is_authorized() -> bool:
-            """Whether the token is still good: it may be revoked, or expire, while this goes on."""
+            """Return whether the token is still valid. It may be revoked or expire while the client is connected."""
             return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
 
         kinds = frozenset(requested_kinds(request))
@@ -94,9 +93,9 @@ class FeedControl:
 
 
 def _position(request: HttpRequest) -> int | None:
-    header = request.headers.get(RESUMES)
+    header = request.headers.get(LAST_EVENT_ID)
     if header:
-        if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= GREATEST):
+        if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= MAX_SEQUENCE):
             allowed = "an id from this feed"
             raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {allowed}", allowed=allowed)
         return int(header)
@@ -110,7 +109,7 @@ class FeedResponse(Response):
     media_type = EVENT_STREAM
 
     def __init__(self, reader: FeedReader) -> None:
-        # A proxy in between must neither keep it nor collect it.
+        # A proxy must neither cache nor buffer it.
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._reader = reader
@@ -118,17 +117,17 @@ class FeedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if scope["method"] != "HEAD":
-            watch = asyncio.create_task(self._end_with_client(receive))
+            watch = asyncio.create_task(self._end_on_disconnect(receive))
             try:
                 async with aclosing(self._reader.parts()) as parts:
                     async for part in parts:
-                        # Returns when there is room for more: a client that does not read holds up itself alone.
+                        # Waits until the client has read enough: a slow client delays only itself.
                         await send({"type": "http.response.body", "body": part, "more_body": True})
             finally:
                 watch.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _end_with_client(self, receive: Receive) -> None:
+    async def _end_on_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._reader.end()

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def applied_before(engine: Engine, text: str, path: str) -> bool:
-    """Whether this file, as it is now, was the last of its path to be applied.
+    """Return whether the file was applied before and has not changed since.
 
-    What was applied from elsewhere since then stays: a restart must not take it back.
+    A restart must not apply it again: another file may have been applied in between.
     """
     return engine.facts.get(_fact(path)) == _fingerprint(text)
 
 
 def _fact(path: str) -> str:
-    """The name under which the store keeps what was last applied from a path."""
+    """Return the name of the stored fact with the fingerprint of the file that was applied last from this path."""
     return f"fleet file {path}"
 
 
@@ -45,13 +45,13 @@ def _fingerprint(text: str) -> str:
 async def apply_fleet(
     engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, path: str, force: bool
 ) -> FleetChange:
-    """Parse, check, reserve the VMs' own addresses, write, and only then listen there.
+    """Apply a fleet file: reserve the addresses of the VMs, commit the change, then listen on these addresses.
 
-    `source` is what messages call the file, `path` where it is, if it is known.
+    `source` is the name of the file in messages. `path` is its path, if known.
     """
     async with metadata.applying:
-        # A full collection walks every VM with all threads stopped, and there is no garbage to find. But only where the
-        # process is the service's own, and it has frozen what it began with: in a test it is somebody else's.
+        # A full garbage collection visits every VM with all threads stopped, and finds nothing. Disable it only in a
+        # process of the service itself, which has called gc.freeze at its start. A test's process is not ours.
         own_process = gc.get_freeze_count() > 0
         if own_process:
             gc.disable()
@@ -107,9 +107,10 @@ class FleetChangeShape(Shape):
 class FleetFileQuery(Struct):
     """How to apply a fleet file."""
 
-    source: Annotated[str | None, help_text("The name of the file in messages.")] = None
+    source: Annotated[str | None, help_text("Name of the file in messages.")] = None
     path: Annotated[
-        str, help_text("The path of the file. A start with the same unchanged file does not apply it again.")
+        str,
+        help_text("Path of the file. If the service starts with the same unchanged file, it does not apply it again."),
     ] = ""
     force: Annotated[bool, help_text("End the events of VMs that leave the fleet or change their group.")] = False
 

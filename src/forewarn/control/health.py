@@ -70,9 +70,9 @@ class HealthControl:
                 await self._engine.last_seen.write()
         if self._engine.measurements.problem:
             problems.append(self._engine.measurements.problem)
-        late = self._engine.measurements.late_seconds()
-        if late > MAX_DELAY_SECONDS:
-            problems.append(f"Work that was due {late:.0f} seconds ago has not been done.")
+        delay = self._engine.measurements.late_seconds()
+        if delay > MAX_DELAY_SECONDS:
+            problems.append(f"The scheduler is {delay:.0f} seconds late.")
         found = ReadinessShape("not ready" if problems else "ready", problems)
         return json_response(found, 503 if problems else 200)
 

@@ -1,4 +1,4 @@
-"""/v1/history: what happened to whom, when, by whom and why. Tenants see the rows of their group."""
+"""/v1/history: what happened, when, to which resource, by whom and why. A tenant sees the rows of its group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from forewarn.control.paging import Paging, page, wanted
+from forewarn.control.paging import Paging, page, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
 from forewarn.core.durations import A_PAST_TIME, A_PERIOD, Period, parse_past_time, parse_period
@@ -69,8 +69,8 @@ class HistoryControl:
             if tenant.group and name in request.query_params:
                 what = f"History by {name}"
                 raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
-        sought = HistoryFilter(
-            groups=groups_seen(request),
+        history_filter = HistoryFilter(
+            groups=visible_groups(request),
             vm=query.vm,
             host=query.host,
             type=_one_of("type", query.type, EVENT_TYPES),
@@ -79,17 +79,17 @@ class HistoryControl:
             kinds=requested_kinds(request),
             newest=newest,
         )
-        since, until = self._span(query)
-        return await history_page(self._engine, request, sought._replace(since=since, until=until))
+        since, until = self._period(query)
+        return await history_page(self._engine, request, history_filter._replace(since=since, until=until))
 
-    def _span(self, query: HistoryQuery) -> tuple[datetime | None, datetime | None]:
-        since, until = self._moment("since", query.since), self._moment("until", query.until)
+    def _period(self, query: HistoryQuery) -> tuple[datetime | None, datetime | None]:
+        since, until = self._time("since", query.since), self._time("until", query.until)
         during = _during(query.during)
         if during is None:
             return since, until
         return max(since or during.since, during.since), min(until or during.until, during.until)
 
-    def _moment(self, name: str, text: str) -> datetime | None:
+    def _time(self, name: str, text: str) -> datetime | None:
         try:
             return parse_past_time(text, self._engine.clock.now()) if text else None
         except ValueError:
@@ -97,17 +97,20 @@ class HistoryControl:
             raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_TIME) from None
 
 
-async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilter) -> Response:
-    """A page of what is sought, as the caller may see it."""
-    asked, own = wanted(request), caller(request).group
-    sought = sought._replace(limit=asked.limit + 1)  # one more says whether there is another page
-    place = asked.after_number
+async def history_page(engine: Engine, request: HttpRequest, history_filter: HistoryFilter) -> Response:
+    """Return a page of the rows that match the filter and that the caller may see."""
+    requested, own = requested_page(request), caller(request).group
+    # One more row shows whether there is a next page.
+    history_filter = history_filter._replace(limit=requested.limit + 1)
+    position = requested.after_number
     found = await engine.records.history(
-        sought._replace(before=place) if sought.newest else sought._replace(after=place)
+        history_filter._replace(before=position) if history_filter.newest else history_filter._replace(after=position)
     )
-    part = found[: asked.limit]
+    part = found[: requested.limit]
     shown = map(as_tenants_see, part) if own else part
-    return page("history", map(HistoryEntryShape.of, shown), part[-1].sequence if len(found) > asked.limit else None)
+    return page(
+        "history", map(HistoryEntryShape.of, shown), part[-1].sequence if len(found) > requested.limit else None
+    )
 
 
 def _during(text: str) -> Period | None:
@@ -117,13 +120,13 @@ def _during(text: str) -> Period | None:
         raise BadParameter(parameter="during", problem=f"{text!r} is not {A_PERIOD}", allowed=A_PERIOD) from None
 
 
-def groups_seen(request: HttpRequest) -> tuple[str, ...]:
-    """The groups that are asked for; none: all. A tenant's is its own: of others it is told that there are none."""
-    own, asked = caller(request).group, tuple(dict.fromkeys(request.state.query.group))
-    for group in asked if own else ():
+def visible_groups(request: HttpRequest) -> tuple[str, ...]:
+    """Return the groups of the request's filter; empty: all groups. A tenant can only see its own group."""
+    own, requested = caller(request).group, tuple(dict.fromkeys(request.state.query.group))
+    for group in requested if own else ():
         if group != own:
             raise UnknownResource(what="group", name=group, hint=nearest(group, [own]))
-    return (own,) if own else asked
+    return (own,) if own else requested
 
 
 def requested_kinds(request: HttpRequest) -> tuple[str, ...]:
@@ -136,7 +139,7 @@ def requested_kinds(request: HttpRequest) -> tuple[str, ...]:
 
 
 def _one_of(name: str, text: str, known: Iterable[str]) -> str:
-    """A word of a list, in any letter case; empty: none was given."""
+    """Return the matching word of a list, in any letter case; empty if none is given."""
     words = {word.lower(): word for word in known}
     if text and text.lower() not in words:
         problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"

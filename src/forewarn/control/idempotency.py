@@ -1,4 +1,4 @@
-"""Idempotency-Key: a request that is sent again, because its response was lost, has an effect only once."""
+"""Idempotency-Key: a client can repeat a request whose response was lost; it has an effect only once."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ HEADER = "idempotency-key"
 MAX_KEY_LENGTH = 255
 
 
-async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tuple[str, ...] = ()) -> Response:
-    """Create a resource and return 201 with the shape from `decide`; for a repeated key, the stored response.
+async def create_once(engine: Engine, request: Request, decide: Decide, hidden: tuple[str, ...] = ()) -> Response:
+    """Create a resource, and return 201 with the shape from `decide`. For a repeated key, return the stored response.
 
-    The `hidden` members are only in the first response. They are null in the stored one.
+    Only the first response has the `hidden` members. In the stored response they are null.
     """
     key = _key(request)
     if key is None:
         return json_response(await engine.execute(decide), 201)
-    made: list[Struct] = []
+    created: list[Struct] = []
 
-    def decide_and_keep(draft: Draft, now: datetime, limits: OperatorLimits) -> tuple[int, str]:
-        made[:] = [decide(draft, now, limits)]
-        kept = msgspec.structs.replace(made[0], **dict.fromkeys(hidden))
-        return 201, msgspec.json.encode(kept).decode()
+    def decide_and_store(draft: Draft, now: datetime, limits: OperatorLimits) -> tuple[int, str]:
+        created[:] = [decide(draft, now, limits)]
+        stored = msgspec.structs.replace(created[0], **dict.fromkeys(hidden))
+        return 201, msgspec.json.encode(stored).decode()
 
-    # Only members that were given: one that a later release adds must not change the fingerprint of an old request.
+    # Only members that the request has: a member that a later release adds must not change the fingerprint.
     given = {name: value for name, value in request.state.body.items() if value is not None}
     content = json.dumps(given, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
-    kept = await engine.execute(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
-    if made:
-        return json_response(made[0], kept.status)
-    whole = kept if kept.body else await engine.records.stored_response(kept.key)
-    if whole is None:  # it expired just now
+    stored = await engine.execute(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_store)
+    if created:
+        return json_response(created[0], stored.status)
+    replayed = stored if stored.body else await engine.records.stored_response(stored.key)
+    if replayed is None:  # it expired just now
         raise IdempotencyKeyReused(key=key)
-    return Response(whole.body, whole.status, {"idempotency-replayed": "true"}, media_type="application/json")
+    return Response(replayed.body, replayed.status, {"idempotency-replayed": "true"}, media_type="application/json")
 
 
 def _key(request: Request) -> str | None:

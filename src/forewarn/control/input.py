@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from forewarn.control.schema import LARGEST_NUMBER, properties_of
+from forewarn.control.schema import MAX_NUMBER, properties_of
 from forewarn.core.durations import MAX_DURATION, parse_duration, parse_future_time
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, nearest
 
@@ -34,19 +34,19 @@ RENAMED_MEMBERS = {
     "on": "method",
     "for": "duration",
 }
-"""Members of request bodies that release 0.1 called otherwise."""
+"""Members of request bodies that were renamed after release 0.1: old and new name."""
 
 
-async def read_bytes(request: Request, most: int) -> bytes:
+async def read_bytes(request: Request, max_bytes: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > most:
-            raise BadRequestBody(pointer="", problem=f"has more than {most} bytes")
+        if len(body) > max_bytes:
+            raise BadRequestBody(pointer="", problem=f"has more than {max_bytes} bytes")
     return bytes(body)
 
 
-async def until_gone(request: Request) -> None:
+async def wait_for_disconnect(request: Request) -> None:
     """Return when the client has disconnected. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -90,7 +90,7 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
         known = list(properties_of(kind))
         new = RENAMED_MEMBERS.get(unknown[1])
         hint = f" It is called {new!r} now." if new in known else nearest(unknown[1], known)
-        problem = f"is not known here.{hint}"
+        problem = f"is not a known member.{hint}"
         return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]
@@ -103,7 +103,7 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     numbers = next((each for each in (schema, *schema.get("anyOf", ())) if "minimum" in each), None)
     if numbers is not None:
         allowed = (
-            f"a whole number up to {LARGEST_NUMBER}"
+            f"a whole number up to {MAX_NUMBER}"
             if numbers["type"] == "integer"
             else f"a number from {numbers['minimum']} to {numbers['maximum']:,}"
         )
@@ -116,12 +116,12 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
 
 
 def _escaped(name: str) -> str:
-    """As a JSON pointer writes it (RFC 6901)."""
+    """Escape a name for a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def read_duration(text: str | None, pointer: str) -> timedelta | None:
-    """A duration like 90s or 2h; None if it is not given."""
+    """Parse a duration like 90s or 2h; None if it is not given."""
     if not text:
         return None
     try:
@@ -131,18 +131,18 @@ def read_duration(text: str | None, pointer: str) -> timedelta | None:
 
 
 def read_time(text: str | None, pointer: str, now: datetime) -> datetime | None:
-    """A time, given as such or as a duration from now."""
+    """Parse a time, or a duration from now; None if it is not given."""
     if not text:
         return None
     try:
-        moment = parse_future_time(text, now)
+        time = parse_future_time(text, now)
     except (ValueError, OverflowError):
         problem = f"{text!r} is not a time. Write {TIME_FORMAT}"
         raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT) from None
-    if abs(moment - now) > MAX_DURATION:
+    if abs(time - now) > MAX_DURATION:
         problem = f"{text!r} is too far away. Write a time within {MAX_DURATION.days} days"
         raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT)
-    return moment
+    return time
 
 
 # --- Queries --------------------------------------------------------------------------------------
@@ -174,10 +174,10 @@ def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str
             raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", allowed=["true", "false"])
         return text == "true"
     if schema["type"] == "integer":
-        least, most = schema["minimum"], schema["maximum"]
-        # int() also takes other digits than these, blanks and underscores.
-        if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
-            allowed = f"a whole number from {least} to {most}"
+        minimum, maximum = schema["minimum"], schema["maximum"]
+        # int() also accepts other digits, blanks and underscores.
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and minimum <= int(text) <= maximum):
+            allowed = f"a whole number from {minimum} to {maximum}"
             raise BadParameter(parameter=name, problem=f"{text!r} is not {allowed}", allowed=allowed)
         return int(text)
     return text

@@ -27,13 +27,13 @@ _PROBLEMS = {
     503: "The service cannot do this now. Try again later.",
 }
 _PARAMETERS = re.compile(r"{(\w+)}").findall
-_ABOUT = """Everything that the command line does, for programs. Errors are problem details (RFC 9457). Lists are
-paged: pass `next` of a page as `cursor` to get the next one. Every POST that creates a resource, except a run, supports
-`Idempotency-Key`; a key is valid for a day. Unknown members and query parameters are rejected."""
+_DESCRIPTION = """Everything that the command line can do, for programs. Errors are problem details (RFC 9457). Lists
+have pages: pass `next` of a page as `cursor` to get the next one. Every POST that creates a resource, except a run,
+supports `Idempotency-Key`; a key is valid for a day. Unknown members and query parameters are rejected."""
 
 
 def describe(routes: Iterable[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """Return the OpenAPI document."""
     paths: dict[str, dict[str, Any]] = {}
     known = list(routes)
     schemas = Schemas(list(dict.fromkeys([ProblemShape, *(kind for route in known for kind in _kinds(route))])))
@@ -43,7 +43,7 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
             operation["responses"][str(route.status)]["links"] = dict(_links(route, known))
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Forewarn's control API", "version": __version__, "description": _ABOUT},
+        "info": {"title": "Forewarn's control API", "version": __version__, "description": _DESCRIPTION},
         "paths": paths,
         "components": {
             "schemas": schemas.components,
@@ -55,13 +55,13 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
 
 def _kinds(route: Route) -> Iterable[Any]:
     """The request and response types of a route."""
-    answers = route.response if isinstance(route.response, tuple) else (route.response,)
-    yield from (kind for kind in answers if not isinstance(kind, dict))
+    responses = route.response if isinstance(route.response, tuple) else (route.response,)
+    yield from (kind for kind in responses if not isinstance(kind, dict))
     if route.body is not None and route.body_type == JSON:
         yield route.body
 
 
-def _answer_schema(route: Route, schemas: Schemas) -> Schema:
+def _response_schema(route: Route, schemas: Schemas) -> Schema:
     if isinstance(route.response, dict):
         return route.response
     if isinstance(route.response, tuple):
@@ -73,16 +73,16 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": _name(route),
         "summary": route.summary,
-        "description": f"For {route.who()}.",
+        "description": f"For {route.allowed_roles()}.",
         "parameters": _parameters(route),
         "responses": _responses(route, schemas),
     }
     if route.role is None:
         operation["security"] = []
     if route.body is not None:
-        media, whole = route.body_type.partition(";")[0], route.body_type == JSON
-        schema = schemas[route.body] if whole else {"type": "string"}
-        required = whole and bool(schemas.components[route.body.__name__].get("required"))
+        media, is_json = route.body_type.partition(";")[0], route.body_type == JSON
+        schema = schemas[route.body] if is_json else {"type": "string"}
+        required = is_json and bool(schemas.components[route.body.__name__].get("required"))
         operation["requestBody"] = {"content": {media: {"schema": schema}}, "required": required}
     return operation
 
@@ -102,7 +102,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
             {
                 "name": "Idempotency-Key",
                 "in": "header",
-                "description": "Repeating the request with the same key, within a day, only returns the same response.",
+                "description": "Repeating the request with the same key within a day returns the same response.",
                 "schema": {"type": "string", "pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$"},
             }
         )
@@ -117,23 +117,21 @@ def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
 
 
 def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
-    media, answer = route.response_type.partition(";")[0], _answer_schema(route, schemas)
-    found = {route.status: _response("Success.", media, answer)}
+    media, schema = route.response_type.partition(";")[0], _response_schema(route, schemas)
+    found = {route.status: _response("Success.", media, schema)}
     if route.other_status is not None:
-        words = (
-            "The service is not ready." if route.role is None else "Dry run: what would happen. Nothing was changed."
-        )
-        found[route.other_status] = _response(words, media, answer)
+        text = "The service is not ready." if route.role is None else "Dry run: what would happen. Nothing was changed."
+        found[route.other_status] = _response(text, media, schema)
     if route.creates:
         found[route.status]["headers"] = {
             "Idempotency-Replayed": {
-                "description": "true: the stored response to an earlier request with the same key.",
+                "description": "true: this is the stored response to an earlier request with the same key.",
                 "schema": {"type": "string", "const": "true"},
             }
         }
     problems = {} if route.role is None else _PROBLEMS
-    for status, words in problems.items():
-        found[status] = _response(words, PROBLEM, schemas[ProblemShape])
+    for status, text in problems.items():
+        found[status] = _response(text, PROBLEM, schemas[ProblemShape])
     return {str(status): response for status, response in sorted(found.items())}
 
 
@@ -147,5 +145,5 @@ def _links(route: Route, known: Iterable[Route]) -> Iterable[tuple[str, dict[str
                 yield _name(other), {"operationId": _name(other), "parameters": values}
 
 
-def _response(words: str, media: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": words, "content": {media: {"schema": schema}}}
+def _response(text: str, media: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": text, "content": {media: {"schema": schema}}}

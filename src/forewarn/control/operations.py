@@ -9,9 +9,9 @@ from msgspec import UNSET, UnsetType
 from forewarn.control.events import EventShape
 from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
-from forewarn.control.idempotency import make_once
+from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_time
-from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
+from forewarn.control.paging import Paging, PagingAll, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
@@ -31,7 +31,7 @@ from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES, OVERRIDES, CauseRequest, FailedAttempt, Health, Operation, OperationStatus
 from forewarn.core.placement import choose_host
-from forewarn.core.requests import request as ask_for
+from forewarn.core.requests import request as request_operation
 from forewarn.errors import BadRequestBody, UnknownResource, WrongOperationStatus
 from forewarn.ports import HistoryFilter
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 MAX_DESTINATIONS = 20
-"""For how many VMs a response predicts the destination host."""
+"""Maximum number of VMs for which a response predicts the destination host."""
 
 
 class OperationShape(Shape):
@@ -77,14 +77,14 @@ class OperationShape(Shape):
     executed_at: Time | None
     settles_at: Time | None
     ended_at: Time | None
-    last_failure: Annotated[str | None, help_text("Why the fabric's last attempt failed. The service retries it.")]
-    next_attempt_at: Annotated[Time | None, help_text("When the service retries.")]
+    last_failure: Annotated[str | None, help_text("Error of the fabric's last attempt. The service retries it.")]
+    next_attempt_at: Annotated[Time | None, help_text("Time of the next attempt.")]
     destinations: dict[str, str | None] | UnsetType = UNSET
     """Only in the response to a request: the hosts that the VMs would move to now."""
 
     @classmethod
     def of(cls, operation: Operation, events: Iterable[Event], failed: FailedAttempt | None = None) -> Self:
-        asked = operation.request
+        requested = operation.request
         return cls(
             id=operation.id,
             cause=operation.cause,
@@ -93,10 +93,10 @@ class OperationShape(Shape):
             vms=list(operation.vms),
             requested_by=operation.requested_by,
             requested_at=to_text(operation.requested_at),
-            notice_seconds=seconds(asked.notice),
-            postpone_deadline=to_text_if_any(asked.postpone_deadline),
-            overrides=list(asked.overrides),
-            rollout=asked.rollout or None,
+            notice_seconds=seconds(requested.notice),
+            postpone_deadline=to_text_if_any(requested.postpone_deadline),
+            overrides=list(requested.overrides),
+            rollout=requested.rollout or None,
             status=operation.status.value,
             health=operation.health.value or None,
             reason=operation.reason or None,
@@ -130,8 +130,8 @@ class OperationRequest(DryRun, kw_only=True):
         Annotated[str, choice("", *EVENT_TYPES)] | None,
         help_text("The event type, if the cause allows several."),
     ] = None
-    duration: Annotated[Duration | None, help_text("How long the interruption lasts, if the cause has one.")] = None
-    notice: Annotated[Duration | None, help_text("How long before the start the groups are notified.")] = None
+    duration: Annotated[Duration | None, help_text("Duration of the interruption, if the cause has one.")] = None
+    notice: Annotated[Duration | None, help_text("Time between the notification of the groups and the start.")] = None
     postpone_deadline: Annotated[
         TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
     ] = None
@@ -144,7 +144,7 @@ class OperationRequest(DryRun, kw_only=True):
 class FailureReport(Body):
     """Why an operation failed."""
 
-    reason: Annotated[str | None, help_text("What went wrong; recorded in history.")] = None
+    reason: Annotated[str | None, help_text("Why it failed. Recorded in history.")] = None
 
 
 class OperationControl:
@@ -178,7 +178,7 @@ class OperationControl:
                 links=((path, "/operations/0/id"), ("/v1/events/{id}", "/operations/0/events/0/id")),
             ),
             Route("GET", path, self.operation, "Return an operation.", one),
-            Route("GET", f"{path}/explain", self.explain, "Explain why an operation waits.", ExplanationShape),
+            Route("GET", f"{path}/explain", self.explain, "Explain what an operation waits for.", ExplanationShape),
             Route("GET", f"{path}/history", self.history, "Return the history of an operation.", HISTORY, query=Paging),
             Route(
                 "POST", f"{path}/done", self.done, "Mark a started operation as done.", one, operator, body=NoMembers
@@ -205,7 +205,7 @@ class OperationControl:
 
     async def request(self, request: HttpRequest) -> Response:
         body = await read_body(request, OperationRequest)
-        asked = CauseRequest(
+        requested = CauseRequest(
             cause=body.cause,
             vms=tuple(body.vms or ()),
             host=body.host or "",
@@ -215,13 +215,13 @@ class OperationControl:
             postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
         )
-        if not asked.vms and not asked.host:
-            problem = "must name at least one VM; or give a host"
+        if not requested.vms and not requested.host:
+            problem = "must name at least one VM. Or give a host"
             raise BadRequestBody(pointer="/vms", problem=problem, allowed="a list of VM names")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RequestedShape:
-            operations = ask_for(draft, now, limits, asked, by)
+            operations = request_operation(draft, now, limits, requested, by)
             found = []
             for operation, expected in zip(operations, _destinations(draft, operations), strict=True):
                 shape = OperationShape.of(operation, (draft.changes.events[event_id] for event_id in operation.events))
@@ -231,11 +231,11 @@ class OperationControl:
 
         if dry_run:
             return json_response(self._engine.preview(decide)[0])
-        return await make_once(self._engine, request, decide)
+        return await create_once(self._engine, request, decide)
 
     async def operations(self, request: HttpRequest) -> Response:
-        found, following = await rows_page(request, self._engine.records.operations)
-        return page("operations", [await self._shape(operation) for operation in found], following)
+        found, last_key = await rows_page(request, self._engine.records.operations)
+        return page("operations", [await self._shape(operation) for operation in found], last_key)
 
     async def operation(self, request: HttpRequest) -> Response:
         return json_response(await self._shape(await self._find(request)))
@@ -273,12 +273,12 @@ class OperationControl:
 
     async def _find(self, request: HttpRequest) -> Operation:
         """Find by id, or by an unambiguous prefix of it."""
-        wanted = request.path_params["id"].lower()
-        found = await self._engine.records.operations_by_prefix(wanted)
+        prefix = request.path_params["id"].lower()
+        found = await self._engine.records.operations_by_prefix(prefix)
         live = {operation.id: operation for operation in self._engine.live_operations()}
-        if one := only(found):
+        if one := single_match(found):
             return live.get(one.id, one)
-        raise UnknownResource(what="operation", name=request.path_params["id"], hint=hint(found, wanted, live))
+        raise UnknownResource(what="operation", name=request.path_params["id"], hint=prefix_hint(found, prefix, live))
 
     async def _find_live(self, request: HttpRequest) -> Operation:
         operation = await self._find(request)
@@ -289,7 +289,7 @@ class OperationControl:
 
 
 def _destinations(draft: Draft, operations: Sequence[Operation]) -> Iterable[dict[str, str | None]]:
-    """The host that each VM would move to now; None: no host can take it."""
+    """Return the host that each VM would move to now; None: no host can take it."""
     left = MAX_DESTINATIONS
     for operation in operations:
         expected: dict[str, str | None] = {}

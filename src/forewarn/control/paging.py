@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-USUAL, MOST = 100, 1000
+DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 
 
 All: TypeAlias = Annotated[bool, help_text("Include ended ones; newest first.")]
@@ -36,7 +36,8 @@ class Paging(Struct):
     """Which page of a list."""
 
     limit: Annotated[
-        Annotated[int, Meta(ge=1, le=MOST)] | None, help_text(f"Maximum number of items. Default: {USUAL}.")
+        Annotated[int, Meta(ge=1, le=MAX_LIMIT)] | None,
+        help_text(f"Maximum number of items. Default: {DEFAULT_LIMIT}."),
     ] = None
     cursor: Annotated[str, help_text("The value of next in the previous page.")] = ""
 
@@ -47,16 +48,16 @@ class PagingAll(Paging):
     all: All = False
 
 
-class Wanted(NamedTuple):
-    """Which page is asked for."""
+class PageRequest(NamedTuple):
+    """The requested page of a list."""
 
     limit: int
     after: str
-    """What the page before ended with; empty: from the beginning."""
+    """The last key of the previous page; empty: the first page."""
 
     @property
     def after_number(self) -> int:
-        """The same where lists are in the order of a number; 0: from the beginning."""
+        """The last number of the previous page, for lists in the order of a number; 0: the first page."""
         if not self.after:
             return 0
         if not (self.after.isascii() and self.after.isdecimal() and len(self.after) < 19):
@@ -64,7 +65,7 @@ class Wanted(NamedTuple):
         return int(self.after)
 
 
-def wanted(request: Request) -> Wanted:
+def requested_page(request: Request) -> PageRequest:
     query: Paging = request.state.query
     cursor = query.cursor
     try:
@@ -74,7 +75,7 @@ def wanted(request: Request) -> Wanted:
         raise _bad_cursor() from None
     if cursor and not after:
         raise _bad_cursor()
-    return Wanted(query.limit or USUAL, after)
+    return PageRequest(query.limit or DEFAULT_LIMIT, after)
 
 
 def _bad_cursor() -> BadParameter:
@@ -82,38 +83,38 @@ def _bad_cursor() -> BadParameter:
     return BadParameter(parameter="cursor", problem=f"is not valid: give {allowed}", allowed=allowed)
 
 
-def page(name: str, found: Iterable[Any], following: str | int | None) -> Response:
-    """A page, and the cursor of the next one; `following` is what this one ended with, None where it is the last."""
-    cursor = None if following is None else urlsafe_b64encode(str(following).encode()).decode().rstrip("=")
+def page(name: str, found: Iterable[Any], last_key: str | int | None) -> Response:
+    """Return a page with the cursor of the next one. `last_key`: the key of the last item; None on the last page."""
+    cursor = None if last_key is None else urlsafe_b64encode(str(last_key).encode()).decode().rstrip("=")
     return json_response({name: list(found), "next": cursor})
 
 
 def page_of_names(request: Request, name: str, names: list[str], shape: Callable[[str], Struct]) -> Response:
-    """A page of things that are listed by their names, which are in order."""
-    asked = wanted(request)
-    first = bisect_right(names, asked.after) if asked.after else 0
-    part = names[first : first + asked.limit]
-    more = first + asked.limit < len(names)
+    """Return a page of a list that is sorted by name."""
+    requested = requested_page(request)
+    first = bisect_right(names, requested.after) if requested.after else 0
+    part = names[first : first + requested.limit]
+    more = first + requested.limit < len(names)
     return page(name, [shape(each) for each in part], part[-1] if more else None)
 
 
 async def rows_page(
     request: Request, read: Callable[[ListFilter], Awaitable[list[tuple[int, T]]]], group: str = ""
 ) -> tuple[list[T], int | None]:
-    """Things that the store keeps in the order in which they came: those that live, or with all=true all.
+    """Return the rows of a page, in the order of the store, and the key of its last row if there is a next page.
 
-    With what the page ends with, if it is not the last.
+    Only active rows, or all rows with all=true.
     """
-    asked = wanted(request)
+    requested = requested_page(request)
     live = not request.state.query.all
-    # One more than asked for says whether there is another page.
-    found = await read(ListFilter(live, asked.after_number, asked.limit + 1, group))
-    part = found[: asked.limit]
-    return [each for _, each in part], part[-1][0] if len(found) > asked.limit else None
+    # One more row shows whether there is a next page.
+    found = await read(ListFilter(live, requested.after_number, requested.limit + 1, group))
+    part = found[: requested.limit]
+    return [each for _, each in part], part[-1][0] if len(found) > requested.limit else None
 
 
 class Names:
-    """The names of a fleet's things in order, sorted once for each fleet."""
+    """Sorted names of one kind of resource in the fleet. They are sorted once for each fleet."""
 
     def __init__(self, engine: Engine, pick: Callable[[Fleet], Iterable[str]]) -> None:
         self._engine = engine
@@ -131,15 +132,19 @@ class Names:
 # --- Finding by id --------------------------------------------------------------------------------
 
 
-_MOST_COMPARED = 100
-"""With how many ids a mistyped one is compared."""
+_MAX_COMPARED_IDS = 100
+"""Maximum number of ids that a mistyped id is compared with."""
 
 
-def only(found: Sequence[T]) -> T | None:
-    """The one that was found, if it was one."""
+def single_match(found: Sequence[T]) -> T | None:
+    """Return the single match, or None."""
     return found[0] if len(found) == 1 else None
 
 
-def hint(found: Sequence[object], wanted: str, live: Iterable[str]) -> str:
-    """What to say where it was none, or several."""
-    return " Several ids begin so: write more of it." if found else nearest(wanted, islice(live, _MOST_COMPARED))
+def prefix_hint(found: Sequence[object], prefix: str, live: Iterable[str]) -> str:
+    """Return a hint for the error, if no id matches the prefix or several do."""
+    return (
+        " Several ids start with it. Write more characters."
+        if found
+        else nearest(prefix, islice(live, _MAX_COMPARED_IDS))
+    )

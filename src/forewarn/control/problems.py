@@ -1,8 +1,7 @@
-"""Error → response: one table per plane. Families decide, not single errors."""
+"""Errors as HTTP responses (RFC 9457). The error family determines the status code."""
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -24,6 +23,7 @@ from forewarn.errors import (
     UnknownPath,
     UnknownResource,
 )
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import ExceptionHandler
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PROBLEM = "application/problem+json"
 
@@ -46,7 +46,7 @@ CONTROL_STATUS: dict[type[ForewarnError], int] = {
 
 
 def family(error: ForewarnError) -> type[ForewarnError]:
-    """Which of the five an error belongs to."""
+    """Return the family of an error."""
     return next(kind for kind in CONTROL_STATUS if isinstance(error, kind))
 
 
@@ -68,7 +68,7 @@ def problem(
     headers: dict[str, str] | None = None,
     body: Mapping[str, Any] | None = None,
 ) -> Response:
-    """The error as problem details; `body` is what was sent, to find the member at fault in it."""
+    """Return the error as problem details. `body` is the request body, to find the invalid member in it."""
     kind = family(error)
     found = ProblemShape(
         f"urn:forewarn:{type(error).__name__}", kind.__name__, status or CONTROL_STATUS[kind], str(error)
@@ -90,7 +90,7 @@ def _response(found: ProblemShape, headers: dict[str, str] | None = None) -> Res
 
 
 def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
-    """The member that an error of the core is about, if it was sent."""
+    """Return a JSON pointer to the member of the body that an error of the core is about."""
     if isinstance(error, BadOption):
         member = str(error.fields["name"])
     else:
@@ -105,12 +105,12 @@ def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ForewarnError)  # noqa: S101 - it is registered for no other
+    assert isinstance(error, ForewarnError)  # noqa: S101 - registered for this class only
     return problem(error, body=getattr(request.state, "body", None))
 
 
-async def _on_surprise(_: Request, error: Exception) -> Response:
-    logger.error("A request to the control API could not be answered.", exc_info=error)
+async def _on_unexpected_error(request: Request, error: Exception) -> Response:
+    _log.error("request_failed", "Unexpected error in the control API.", path=request.url.path, exc_info=error)
     detail = "Unexpected error in Forewarn; see the service's log. The request may have had no effect."
     return _response(ProblemShape("about:blank", "Internal", 500, detail))
 
@@ -119,21 +119,21 @@ async def _on_unknown_path(request: Request, _: Exception) -> Response:
     return problem(UnknownPath(path=request.url.path, hint=" The API is below /v1."))
 
 
-async def _on_unknown_verb(request: Request, error: Exception) -> Response:
+async def _on_method_not_allowed(request: Request, error: Exception) -> Response:
     headers = getattr(error, "headers", None) or {}
     allowed = sorted(headers.get("Allow", "GET").split(", "))
     wrong = Invalid(problem=f"{request.url.path} does not support {request.method}. Use {' or '.join(allowed)}.")
     return problem(wrong, status=405, headers={"allow": ", ".join(allowed)})
 
 
-async def _on_gone(_: Request, __: Exception) -> Response:
-    return Response()  # the client went away, or was cut off, before its request was whole: nobody reads this
+async def _on_disconnect(_: Request, __: Exception) -> Response:
+    return Response()  # the client disconnected before its request was complete, so nobody reads this
 
 
 HANDLERS: Mapping[Any, ExceptionHandler] = {
     ForewarnError: _on_error,
-    ClientDisconnect: _on_gone,
-    Exception: _on_surprise,
+    ClientDisconnect: _on_disconnect,
+    Exception: _on_unexpected_error,
     404: _on_unknown_path,
-    405: _on_unknown_verb,
+    405: _on_method_not_allowed,
 }

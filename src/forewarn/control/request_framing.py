@@ -1,4 +1,4 @@
-"""Where a request ends in the bytes of a connection (RFC 9112, sections 2 to 7)."""
+"""Find the end of each request in the bytes of a connection (RFC 9112, sections 2 to 7)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import httptools
 from forewarn.errors import BadRequestBody, ForewarnError, Invalid
 
 MALFORMED = 400
-HEAD_TOO_LARGE = 431
+HEADER_TOO_LARGE = 431
 
-_END_OF_HEAD = b"\r\n\r\n"
+_END_OF_HEADER = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"([0-9a-f]{1,15})(?:;[^\r]*)?\r\n", re.IGNORECASE)
 
 
-class Rejected(Exception):
-    """The client does not get an answer from the application, but this error."""
+class RequestRejected(Exception):
+    """The request is rejected with this error. The application does not get it."""
 
     def __init__(self, status: int, error: ForewarnError) -> None:
         super().__init__(str(error))
@@ -28,53 +28,53 @@ class Rejected(Exception):
 
 
 class IncomingRequest:
-    """One request, while its bytes arrive.
+    """A request that is being received.
 
-    The head is kept until it is complete, so that the server behind gets it in one piece. httptools, the parser of
-    that server, checks the head here too, and tells how the body is framed. The server gets a chunked body in new
-    chunks, without extensions and trailers, so both always agree on where the request ends.
+    The header is buffered until it is complete, so that uvicorn gets it in one piece. It is checked with httptools, the
+    parser that uvicorn uses, which also reports how the body is framed. uvicorn gets a chunked body in new chunks,
+    without extensions and trailers. So both always agree on where the request ends.
     """
 
-    def __init__(self, largest_head: int) -> None:
-        self.head_complete = False
+    def __init__(self, max_header_bytes: int) -> None:
+        self.header_complete = False
         self.complete = False
         self.body_bytes = 0
-        """How much of the body has arrived, without the framing of chunks."""
-        self._largest_head = largest_head
-        self._head = bytearray()
-        self._heads = 0
+        """Received bytes of the body, without chunk framing."""
+        self._max_header_bytes = max_header_bytes
+        self._header = bytearray()
+        self._header_count = 0
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self._missing = 0
-        self._chunks: Chunks | None = None
+        self._remaining = 0
+        self._chunked_body: ChunkedBody | None = None
 
-    def take(self, data: bytes) -> tuple[bytes, int]:
-        """Read on, at most to the end of the head or of the body.
+    def feed(self, data: bytes) -> tuple[bytes, int]:
+        """Process bytes, at most to the end of the header or of the body.
 
-        Returns the bytes for the server behind, and how many bytes were read. Raises Rejected for what is not HTTP.
+        Return the bytes for uvicorn, and the number of consumed bytes. Raise RequestRejected if they are not HTTP.
         """
-        if self.head_complete:
-            return self._take_body(data)
-        known = len(self._head)
-        self._head += data
-        found = self._head.find(_END_OF_HEAD, max(0, known - len(_END_OF_HEAD) + 1))
-        end = found + len(_END_OF_HEAD) if found >= 0 else len(self._head)
-        if end > self._largest_head:
-            raise _too_large("the request target and headers are too large", self._largest_head)
-        self._check_head(bytes(self._head[known:end]))
+        if self.header_complete:
+            return self._feed_body(data)
+        known = len(self._header)
+        self._header += data
+        found = self._header.find(_END_OF_HEADER, max(0, known - len(_END_OF_HEADER) + 1))
+        end = found + len(_END_OF_HEADER) if found >= 0 else len(self._header)
+        if end > self._max_header_bytes:
+            raise _too_large("the request target and headers are too large", self._max_header_bytes)
+        self._check_header(bytes(self._header[known:end]))
         if found < 0:
             return b"", len(data)
-        if self._heads != 1:  # HTTP/0.9 ends a request with its line
+        if self._header_count != 1:  # in HTTP/0.9, the first line is the whole request
             raise _malformed()
-        head = bytes(self._head[:end])
-        self._head.clear()
-        self._parser = None  # it holds this object: without it, both are freed at once
-        self.head_complete = True
-        self.complete = self._chunks is None and not self._missing
-        # RFC 9110, 7.8: a server may ignore Upgrade. Parsers do not: they take the body for another protocol.
-        return _UPGRADE.sub(b"", head), end - known
+        header = bytes(self._header[:end])
+        self._header.clear()
+        self._parser = None  # breaks the reference cycle, so that both are freed at once
+        self.header_complete = True
+        self.complete = self._chunked_body is None and not self._remaining
+        # RFC 9110, 7.8: a server may ignore Upgrade. Parsers do not: they treat the body as another protocol.
+        return _UPGRADE.sub(b"", header), end - known
 
-    def _check_head(self, data: bytes) -> None:
-        assert self._parser is not None  # noqa: S101 - it stays until the head is complete
+    def _check_header(self, data: bytes) -> None:
+        assert self._parser is not None  # noqa: S101 - set until the header is complete
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -83,36 +83,36 @@ class IncomingRequest:
         except httptools.HttpParserError:
             raise _malformed() from None
 
-    def _take_body(self, data: bytes) -> tuple[bytes, int]:
-        if self._chunks is not None:
-            body, read = self._chunks.take(data)
-            self.complete = self._chunks.complete
+    def _feed_body(self, data: bytes) -> tuple[bytes, int]:
+        if self._chunked_body is not None:
+            body, consumed = self._chunked_body.feed(data)
+            self.complete = self._chunked_body.complete
             part = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if self.complete:
                 part += _LAST_CHUNK
         else:
-            part = body = data[: self._missing]
-            read = len(body)
-            self._missing -= read
-            self.complete = not self._missing
+            part = body = data[: self._remaining]
+            consumed = len(body)
+            self._remaining -= consumed
+            self.complete = not self._remaining
         self.body_bytes += len(body)
-        return part, read
+        return part, consumed
 
     # --- Called by the parser ---------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name == b"content-length":
-            self._missing = int(value)
-        elif name == b"transfer-encoding":  # the parser rejects any that does not end in chunks
-            self._chunks = Chunks(self._largest_head)
+            self._remaining = int(value)
+        elif name == b"transfer-encoding":  # the parser rejects all other encodings
+            self._chunked_body = ChunkedBody(self._max_header_bytes)
 
     def on_headers_complete(self) -> None:
-        self._heads += 1
+        self._header_count += 1
 
 
-class _Next(Enum):
-    """What a chunked body goes on with."""
+class _ChunkPart(Enum):
+    """The next part of a chunked body."""
 
     SIZE = auto()
     DATA = auto()
@@ -120,69 +120,71 @@ class _Next(Enum):
     TRAILER = auto()
 
 
-class Chunks:
-    """A chunked body, while its bytes arrive (RFC 9112, 7.1). Extensions and trailers are dropped."""
+class ChunkedBody:
+    """A chunked body that is being received (RFC 9112, 7.1). Extensions and trailers are discarded."""
 
-    def __init__(self, most_framing: int) -> None:
+    def __init__(self, max_framing_bytes: int) -> None:
         self.complete = False
-        self._most_framing = most_framing
-        self._framing = 0
-        """Bytes since the last data: of sizes, extensions and trailers."""
-        self._next = _Next.SIZE
-        self._missing = 0
+        self._max_framing_bytes = max_framing_bytes
+        self._framing_bytes = 0
+        """Bytes of sizes, extensions and trailers since the last data."""
+        self._next = _ChunkPart.SIZE
+        self._remaining = 0
         self._line = b""
 
-    def take(self, data: bytes) -> tuple[bytes, int]:
-        """Read on, at most to the end of the body. Returns the data of chunks, and how many bytes were read."""
+    def feed(self, data: bytes) -> tuple[bytes, int]:
+        """Process bytes, at most to the end of the body. Return the data and the number of consumed bytes."""
         body: list[bytes] = []
-        place = 0
-        while place < len(data) and not self.complete:
-            if self._next is _Next.DATA:
-                part = data[place : place + self._missing]
+        position = 0
+        while position < len(data) and not self.complete:
+            if self._next is _ChunkPart.DATA:
+                part = data[position : position + self._remaining]
                 body.append(part)
-                self._missing -= len(part)
-                if not self._missing:
-                    self._next = _Next.END_OF_DATA
+                self._remaining -= len(part)
+                if not self._remaining:
+                    self._next = _ChunkPart.END_OF_DATA
             else:
-                part = data[place : data.find(b"\n", place) + 1 or len(data)]
-                self._take_line(part)
-            place += len(part)
-        return b"".join(body), place
+                part = data[position : data.find(b"\n", position) + 1 or len(data)]
+                self._feed_line(part)
+            position += len(part)
+        return b"".join(body), position
 
-    def _take_line(self, part: bytes) -> None:
+    def _feed_line(self, part: bytes) -> None:
         self._line += part
-        self._framing += len(part)
-        if self._framing > self._most_framing:
-            raise _too_large("the chunk headers are too large", self._most_framing)
-        if self._next is _Next.END_OF_DATA and not b"\r\n".startswith(self._line):
-            raise _broken_chunks()
+        self._framing_bytes += len(part)
+        if self._framing_bytes > self._max_framing_bytes:
+            raise _too_large("the chunk headers are too large", self._max_framing_bytes)
+        if self._next is _ChunkPart.END_OF_DATA and not b"\r\n".startswith(self._line):
+            raise _invalid_chunks()
         if self._line.endswith(b"\n"):
             line, self._line = self._line, b""
             self._on_line(line)
 
     def _on_line(self, line: bytes) -> None:
-        if self._next is _Next.END_OF_DATA:
-            self._framing = 0
-            self._next = _Next.SIZE
+        if self._next is _ChunkPart.END_OF_DATA:
+            self._framing_bytes = 0
+            self._next = _ChunkPart.SIZE
         elif not line.endswith(b"\r\n"):
-            raise _broken_chunks()
-        elif self._next is _Next.TRAILER:
+            raise _invalid_chunks()
+        elif self._next is _ChunkPart.TRAILER:
             self.complete = line == b"\r\n"
         else:
             size = _CHUNK_SIZE.fullmatch(line)
             if size is None:
-                raise _broken_chunks()
-            self._missing = int(size[1], 16)
-            self._next = _Next.DATA if self._missing else _Next.TRAILER
+                raise _invalid_chunks()
+            self._remaining = int(size[1], 16)
+            self._next = _ChunkPart.DATA if self._remaining else _ChunkPart.TRAILER
 
 
-def _malformed() -> Rejected:
-    return Rejected(MALFORMED, Invalid(problem="it is not valid HTTP/1.1 (RFC 9112)."))
+def _malformed() -> RequestRejected:
+    return RequestRejected(MALFORMED, Invalid(problem="the request is not valid HTTP/1.1 (RFC 9112)."))
 
 
-def _broken_chunks() -> Rejected:
-    return Rejected(MALFORMED, BadRequestBody(pointer="", problem="has invalid chunked encoding (RFC 9112, 7.1)"))
+def _invalid_chunks() -> RequestRejected:
+    return RequestRejected(
+        MALFORMED, BadRequestBody(pointer="", problem="has invalid chunked encoding (RFC 9112, 7.1)")
+    )
 
 
-def _too_large(what: str, most: int) -> Rejected:
-    return Rejected(HEAD_TOO_LARGE, Invalid(problem=f"{what}. The maximum is {most:,} bytes."))
+def _too_large(what: str, maximum: int) -> RequestRejected:
+    return RequestRejected(HEADER_TOO_LARGE, Invalid(problem=f"{what}. The maximum is {maximum:,} bytes."))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.control.history import HISTORY, history_page
-from forewarn.control.idempotency import make_once
+from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_time
-from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
+from forewarn.control.paging import Paging, PagingAll, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
-    LARGEST_NUMBER,
+    MAX_NUMBER,
     Count,
     DryRun,
     Duration,
@@ -23,9 +23,9 @@ from forewarn.control.schema import (
     TimeOrDuration,
     choice,
     help_text,
+    integer,
     json_response,
     page_of,
-    whole,
 )
 from forewarn.core import rollout_commands
 from forewarn.core.access import Role
@@ -205,10 +205,12 @@ class RolloutRequest(DryRun, kw_only=True):
     ]
     type: Annotated[
         Annotated[str, choice("", *CAUSES["host-update"].types)] | None,
-        help_text("The event type: how the update affects VMs."),
+        help_text("Event type: how the update affects VMs."),
     ] = None
-    duration: Annotated[Duration | None, help_text("How long a freeze lasts.")] = None
-    notice: Annotated[Duration | None, help_text("How long before each wave the groups are notified.")] = None
+    duration: Annotated[Duration | None, help_text("Duration of a freeze.")] = None
+    notice: Annotated[
+        Duration | None, help_text("Time between the notification of the groups and the start of a wave.")
+    ] = None
     postpone_deadline: Annotated[
         TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
     ] = None
@@ -217,12 +219,12 @@ class RolloutRequest(DryRun, kw_only=True):
         help_text("Rules to override. Each use is recorded in history."),
     ] = None
     max_unavailable: Annotated[
-        Annotated[int, whole(1, LARGEST_NUMBER)] | None,
+        Annotated[int, integer(1, MAX_NUMBER)] | None,
         help_text("Maximum number of hosts that are updated at once."),
     ] = None
     pause: Annotated[Duration | None, help_text("Time between two waves.")] = None
     health_timeout: Annotated[
-        Duration | None, help_text("How long the VMs of a host may take to become healthy. Then the rollout stops.")
+        Duration | None, help_text("Time that the VMs of a host have to become healthy. After it, the rollout stops.")
     ] = None
 
 
@@ -277,10 +279,10 @@ class RolloutControl:
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RolloutShape:
             return RolloutShape.of(rollout_commands.start(draft, now, limits, patterns, settings, by))
 
-        return await make_once(self._engine, request, decide)
+        return await create_once(self._engine, request, decide)
 
     def _settings(self, body: RolloutRequest) -> RolloutSettings:
-        usual = RolloutSettings()
+        defaults = RolloutSettings()
         pause, health_timeout = (
             read_duration(body.pause, "/pause"),
             read_duration(body.health_timeout, "/health_timeout"),
@@ -291,9 +293,9 @@ class RolloutControl:
             notice=read_duration(body.notice, "/notice"),
             postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
-            max_unavailable=usual.max_unavailable if body.max_unavailable is None else body.max_unavailable,
-            pause=usual.pause if pause is None else pause,
-            health_timeout=usual.health_timeout if health_timeout is None else health_timeout,
+            max_unavailable=defaults.max_unavailable if body.max_unavailable is None else body.max_unavailable,
+            pause=defaults.pause if pause is None else pause,
+            health_timeout=defaults.health_timeout if health_timeout is None else health_timeout,
         )
 
     async def _planned(self, draft: Draft, rollout: Rollout) -> Response:
@@ -307,8 +309,8 @@ class RolloutControl:
         return json_response(RolloutPlanShape.of(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
-        found, following = await rows_page(request, self._engine.records.rollouts)
-        return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), following)
+        found, last_key = await rows_page(request, self._engine.records.rollouts)
+        return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), last_key)
 
     async def rollout(self, request: Request) -> Response:
         return json_response(RolloutShape.of(await self._find(request)))
@@ -322,15 +324,15 @@ class RolloutControl:
         return await history_page(self._engine, request, HistoryFilter(operation=rollout.id))
 
     async def pause(self, request: Request) -> Response:
-        return await self._turn(request, rollout_commands.pause, "paused")
+        return await self._change(request, rollout_commands.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
-        return await self._turn(request, rollout_commands.resume, "resumed")
+        return await self._change(request, rollout_commands.resume, "resumed")
 
     async def cancel(self, request: Request) -> Response:
-        return await self._turn(request, rollout_commands.cancel, "cancelled")
+        return await self._change(request, rollout_commands.cancel, "cancelled")
 
-    async def _turn(
+    async def _change(
         self, request: Request, decide: Callable[[Draft, datetime, OperatorLimits, str, str], Rollout], what: str
     ) -> Response:
         body = await read_body(request, DryRun)
@@ -345,12 +347,12 @@ class RolloutControl:
 
     async def _find(self, request: Request) -> Rollout:
         """Find by id, or by an unambiguous prefix of it."""
-        wanted = request.path_params["id"].lower()
-        found = await self._engine.records.rollouts_by_prefix(wanted)
+        prefix = request.path_params["id"].lower()
+        found = await self._engine.records.rollouts_by_prefix(prefix)
         live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
-        if one := only(found):
+        if one := single_match(found):
             return live.get(one.id, one)
-        raise UnknownResource(what="rollout", name=request.path_params["id"], hint=hint(found, wanted, live))
+        raise UnknownResource(what="rollout", name=request.path_params["id"], hint=prefix_hint(found, prefix, live))
 
 
 def _fill_cache(fleet: Fleet, patterns: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Route(NamedTuple):
-    """A method and a path. `role` is the minimum role; tenants need `tenant`."""
+    """A method and a path. `role` is the minimum role; `tenant` also allows tenants."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Route(NamedTuple):
     body_type: str = JSON
     status: int = 200
     other_status: int | None = None
-    """A second status that is not an error: of a dry run, or of a service that is not ready."""
+    """A second status: for a dry run, or if the service is not ready."""
     response_type: str = JSON
     creates: bool = False
     """Whether it creates a resource, and so supports Idempotency-Key."""
@@ -58,33 +58,35 @@ class Route(NamedTuple):
         if self.role is not None:
             token = caller(request)
             if not token.may(self.role, tenant=self.tenant):
-                raise InsufficientRole(role=token.role.value, what=self.summary.rstrip("."), needed=self.who())
+                raise InsufficientRole(
+                    role=token.role.value, what=self.summary.rstrip("."), needed=self.allowed_roles()
+                )
             request.state.query = read_query(request, self.query)
         return await self.handle(request)
 
-    def who(self) -> str:
-        """The roles that can use it, as text."""
+    def allowed_roles(self) -> str:
+        """Return the roles that can use it, as text."""
         if self.role is None:
-            return "anybody"
+            return "everyone, without a token"
         roles = {Role.VIEWER: "viewer, operator or admin", Role.OPERATOR: "operator or admin", Role.ADMIN: "admin"}
         return roles[self.role] + (", or tenant" if self.tenant else "")
 
 
 def caller(request: Request) -> Token:
-    """The token of the request."""
+    """Return the token of the request."""
     token: Token = request.state.token
     return token
 
 
 def starlette_routes(routes: Iterable[Route]) -> list[StarletteRoute]:
-    """One Starlette route per path, so that a 405 lists all methods of the path."""
+    """Return one Starlette route per path, so that a 405 lists all methods of the path."""
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
-    return [StarletteRoute(path, _choose(methods), methods=list(methods)) for path, methods in by_path.items()]
+    return [StarletteRoute(path, _dispatch(methods), methods=list(methods)) for path, methods in by_path.items()]
 
 
-def _choose(methods: dict[str, Route]) -> Callable[[Request], Awaitable[Response]]:
+def _dispatch(methods: dict[str, Route]) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         return await methods[method].handle_request(request)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from forewarn.control.input import read_body
-from forewarn.control.paging import Paging, page, page_of_names, wanted
+from forewarn.control.paging import Paging, page, page_of_names, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Body, Name, NoMembers, help_text, json_response, page_of
 from forewarn.core.access import Role
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forewarn.scenarios.runs import ScenarioRuns
 
 
-SLOWEST, FASTEST = 0.001, 1_000_000
+MIN_SPEED, MAX_SPEED = 0.001, 1_000_000
 
 
 class RunRequest(Body):
@@ -41,12 +41,13 @@ class RunRequest(Body):
     ] = None
     group: Annotated[Name | None, help_text("Use VMs of this group. Give this or vms.")] = None
     speed: Annotated[
-        Annotated[float, Meta(ge=SLOWEST, le=FASTEST)] | None,
+        Annotated[float, Meta(ge=MIN_SPEED, le=MAX_SPEED)] | None,
         help_text("Speed-up factor. Default: a virtual clock runs as fast as possible."),
     ] = None
-    enable: Annotated[bool | None, help_text("Enable events for groups that do not poll.")] = None
+    enable: Annotated[bool | None, help_text("Enable groups that have not polled yet.")] = None
     seen_by: Annotated[
-        list[Name] | None, help_text("VMs that must see each change before a virtual clock moves on.")
+        list[Name] | None,
+        help_text("VMs that poll on their own. After each step, a virtual clock waits until they have polled."),
     ] = None
 
 
@@ -106,9 +107,11 @@ class ScenarioControl:
 
     async def runs(self, request: Request) -> Response:
         """Newest first: a page continues below the number of the last run."""
-        asked = wanted(request)
-        found = [run for run in self._scenario_runs.runs() if not asked.after or int(run.id[1:]) < asked.after_number]
-        part = found[: asked.limit]
+        requested = requested_page(request)
+        found = [
+            run for run in self._scenario_runs.runs() if not requested.after or int(run.id[1:]) < requested.after_number
+        ]
+        part = found[: requested.limit]
         return page("runs", map(RunShape.of, part), part[-1].id[1:] if len(found) > len(part) else None)
 
     async def run(self, request: Request) -> Response:
@@ -121,7 +124,7 @@ class ScenarioControl:
 
 @cache
 def built_in(name: str) -> Scenario:
-    """A built-in scenario."""
+    """Return a built-in scenario."""
     return parse_scenario(library.text(name), name, f"{name}.toml")
 
 
@@ -133,6 +136,6 @@ async def _scenario(body: RunRequest) -> Scenario:
         raise BadRequestBody(pointer="/scenario", problem=problem, allowed=known)
     if not text:
         return built_in(name or "")
-    called = "scenario" if body.name is None else body.name
+    shown_name = "scenario" if body.name is None else body.name
     # In a thread, because a large fleet in the file would delay polls.
-    return await asyncio.to_thread(parse_scenario, text, called, called)
+    return await asyncio.to_thread(parse_scenario, text, shown_name, shown_name)

@@ -1,7 +1,7 @@
 """Types of the control API. Each is one msgspec class: it encodes, decodes with error paths, and yields JSON Schema.
 
 A response is a `Shape`, a request body is a `Body`. The core checks most values, with better messages than msgspec.
-So `choice` and `whole` only add to the JSON Schema; msgspec checks the types.
+So `choice` and `integer` only describe values in the JSON Schema; msgspec checks the types.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def choice(*values: str) -> Meta:
     return Meta(extra_json_schema={"enum": list(values)})
 
 
-LARGEST_NUMBER = 1_000_000_000
+MAX_NUMBER = 1_000_000_000
 
 
-def whole(least: int, most: int) -> Meta:
-    """A whole number. Only the largest is checked when it is decoded: the core says what would fit."""
-    return Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, extra_json_schema={_RANGE: (least, most)})
+def integer(minimum: int, maximum: int) -> Meta:
+    """An integer. The range is only described: the core checks it, with a better message."""
+    return Meta(ge=-MAX_NUMBER, le=MAX_NUMBER, extra_json_schema={_RANGE: (minimum, maximum)})
 
 
 _RANGE = "x-range"
@@ -82,7 +82,7 @@ TimeOrDuration: TypeAlias = Annotated[
 
 @cache
 def page_of(name: str, shape: type[Struct]) -> type[Struct]:
-    """A page of a list: its members under this name, and the cursor of the next page."""
+    """Return the type of a page: the items under this name, and the cursor of the next page."""
     help_ = "The cursor of the next page; null on the last page."
     title = f"{shape.__name__.removesuffix('Shape')}PageShape"
     fields = [(name, list[shape]), ("next", Annotated[str | None, Meta(description=help_)])]  # type: ignore[valid-type]
@@ -90,12 +90,12 @@ def page_of(name: str, shape: type[Struct]) -> type[Struct]:
 
 
 def json_response(shape: Any, status: int = 200) -> Response:
-    """A JSON response."""
+    """Return a JSON response."""
     return Response(msgspec.json.encode(shape), status, media_type="application/json")
 
 
 class Schemas:
-    """The JSON Schemas of some types, and of all that these refer to."""
+    """JSON Schemas of types, and of all types that they refer to."""
 
     def __init__(self, kinds: list[Any]) -> None:
         found, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
@@ -108,7 +108,7 @@ class Schemas:
 
 
 def _cleaned(schema: Any) -> Any:
-    """As we publish it: names of classes without their ending, no titles, and the ranges that are meant."""
+    """Return a schema for publication: class names without their suffix, no titles, and the described ranges."""
     if isinstance(schema, list):
         return [_cleaned(each) for each in schema]
     if not isinstance(schema, dict):
@@ -123,7 +123,7 @@ def _cleaned(schema: Any) -> Any:
 
 @cache
 def properties_of(kind: type[Struct]) -> dict[str, Schema]:
-    """The members of a type, each with its JSON Schema."""
+    """Return the members of a type, each with its JSON Schema."""
     (_,), components = msgspec.json.schema_components([kind])
     properties: dict[str, Schema] = _cleaned(components[kind.__name__]["properties"])
     return properties

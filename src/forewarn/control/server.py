@@ -1,13 +1,12 @@
-"""Runs the control API: uvicorn's HTTP protocol behind a guard for each connection, with TLS by certificate files.
+"""Runs the control API: uvicorn's HTTP protocol, a guard for each connection, and TLS with certificate files.
 
-uvicorn does not listen itself, because it cannot limit the time of a TLS handshake. It does not take the signals
-either: those belong to the program.
+uvicorn does not open the socket itself, because it cannot limit the duration of a TLS handshake. It does not handle
+signals either: the program does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import ssl
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from forewarn.control.connection_guard import ControlLimits, Guard, track_answers
+from forewarn.control.connection_guard import ConnectionGuard, ControlLimits, track_responses
 from forewarn.errors import BadCertificate
 from forewarn.system.connections import Connections
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     import socket
@@ -27,57 +27,57 @@ if TYPE_CHECKING:
     from forewarn.control.connection_guard import HttpProtocol
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
-LOOK_EVERY_SECONDS = 60
+CHECK_INTERVAL_SECONDS = 60
 
 
 class Certificate:
-    """A certificate with its key, as the files have them."""
+    """A TLS certificate and its key. Changed files are loaded without a restart."""
 
     def __init__(self, certificate: str, key: str) -> None:
         self.path = certificate
         self._key = key
         self._files = [Path(certificate), *([Path(key)] if key else [])]
-        self._seen = self._changes()
-        self.context = self._in_use = self._loaded()
-        self.context.sni_callback = self._choose
+        self._loaded_versions = self._file_versions()
+        self.context = self._current = self._load()
+        self.context.sni_callback = self._select_context
 
-    async def keep(self) -> None:
-        """Look again and again whether the files are others."""
+    async def watch(self) -> None:
+        """Reload the files whenever they change."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            self.look_again()
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+            self.reload_if_changed()
 
-    def look_again(self) -> None:
-        """Take the files if they have changed; while they cannot be used, those from before stay."""
+    def reload_if_changed(self) -> None:
+        """Reload the files if they have changed. If they are not valid, keep the current certificate."""
         try:
-            seen = self._changes()
-            if seen == self._seen:
+            versions = self._file_versions()
+            if versions == self._loaded_versions:
                 return
-            # A context of its own: one that had another key would keep it beside the new one.
-            self._in_use = self._loaded()
+            # A new context: an existing one would keep the old key beside the new one.
+            self._current = self._load()
         except BadCertificate as error:
-            logger.warning("The certificate stays as it is: %s", error)
+            _log.warning("certificate_reload_failed", "Keeping the current certificate.", error=str(error))
         else:
-            self._seen = seen
-            logger.warning("The certificate of the control API was renewed.")
+            self._loaded_versions = versions
+            _log.info("certificate_reloaded", "Loaded the changed certificate.", path=self.path)
 
-    def _changes(self) -> list[tuple[int, int]]:
+    def _file_versions(self) -> list[tuple[int, int]]:
         try:
             return [(found.st_mtime_ns, found.st_ino) for found in map(Path.stat, self._files)]
         except OSError as error:
             raise BadCertificate(path=error.filename, problem=error.strerror) from error
 
-    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-        """Called with each handshake, whether or not it names a server."""
-        connection.context = self._in_use
+    def _select_context(self, connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        """Use the current certificate for a new connection. Called at each handshake, with or without SNI."""
+        connection.context = self._current
 
-    def _loaded(self) -> ssl.SSLContext:
+    def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            # Without a password to ask for: a service has nobody to answer.
+            # An empty password, because OpenSSL would ask for one on the terminal.
             context.load_cert_chain(self.path, self._key or None, password="")
         except (OSError, ValueError) as error:
             problem = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
@@ -103,32 +103,32 @@ class ControlServer:
         self._limits = limits or ControlLimits()
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
-                track_answers(app),
+                track_responses(app),
                 http="httptools",
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                proxy_headers=False,  # else a forged X-Forwarded-For would be the client's address
+                proxy_headers=False,  # otherwise X-Forwarded-For could forge the client's address
                 server_header=False,
-                # The guard closes idle connections. uvicorn would do it in the middle of a head.
+                # The guard closes idle connections. uvicorn would also close them in the middle of a request header.
                 timeout_keep_alive=math.ceil(self._limits.idle_seconds + self._limits.header_seconds),
             )
         )
-        self._connections: Connections[Guard] = Connections("control API", self._limits)
-        self._listening: asyncio.Server | None = None
+        self._connections: Connections[ConnectionGuard] = Connections("control API", self._limits)
+        self._asyncio_server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         config = self._uvicorn.config
         config.load()
-        self._tasks.append(asyncio.create_task(self._uvicorn.main_loop()))  # the date of the answers
+        self._tasks.append(asyncio.create_task(self._uvicorn.main_loop()))  # updates the date header of responses
         tls: dict[str, Any] = {}
         if self._certificate is not None:
-            self._tasks.append(asyncio.create_task(self._certificate.keep()))
+            self._tasks.append(asyncio.create_task(self._certificate.watch()))
             tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": self._limits.handshake_seconds}
-        self._listening = await asyncio.get_running_loop().create_server(
-            lambda: Guard(self._limits, self._connections, self._make_protocol),
+        self._asyncio_server = await asyncio.get_running_loop().create_server(
+            lambda: ConnectionGuard(self._limits, self._connections, self._make_protocol),
             sock=self.listener,
             backlog=config.backlog,
             **tls,
@@ -142,26 +142,30 @@ class ControlServer:
         return protocol
 
     async def stop(self) -> None:
-        """Take no more requests, and answer those that the application works on."""
-        if self._listening is not None:
-            self._listening.close()
+        """Accept no further requests, and finish those in progress."""
+        if self._asyncio_server is not None:
+            self._asyncio_server.close()
         self.listener.close()
         for guard in self._connections.close():
             guard.stop()
         try:
             async with asyncio.timeout(self._limits.stop_seconds):
                 await self._connections.drain()
-                # The application may have something left to do when its client is gone.
+                # The application may still have work to do after its client has disconnected.
                 if self._uvicorn.server_state.tasks:
                     await asyncio.wait(self._uvicorn.server_state.tasks)
         except TimeoutError:
-            self._end_requests()
+            self._abort_requests()
         for task in self._tasks:
             task.cancel()
 
-    def _end_requests(self) -> None:
+    def _abort_requests(self) -> None:
         tasks = list(self._uvicorn.server_state.tasks)
-        logger.error("The time for a graceful stop is over. %d requests to the control API are cancelled.", len(tasks))
+        _log.error(
+            "requests_cancelled",
+            "The graceful stop took too long. Cancelling the remaining requests to the control API.",
+            count=len(tasks),
+        )
         for guard in self._connections.all():
             guard.abort()
         for task in tasks:

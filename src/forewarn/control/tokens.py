@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from msgspec import UNSET, UnsetType
 
 from forewarn.control.auth import hash_of, new_secret
-from forewarn.control.idempotency import make_once
+from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_time
 from forewarn.control.paging import Paging, page_of_names
 from forewarn.control.routing import Route, caller
@@ -68,12 +68,12 @@ class TokenShape(Shape):
 
 
 class NewToken(Body, kw_only=True):
-    """A token to be created."""
+    """The token to create."""
 
     name: Annotated[str, pattern(NAME_PATTERN), help_text(f"The user's name, as shown in history: {NAME_RULE}.")]
-    role: Annotated[str, choice(*ROLES), help_text("What the token may do.")]
+    role: Annotated[str, choice(*ROLES), help_text("Role of the token.")]
     group: Annotated[str | None, help_text("For role tenant: the group whose events it may see and approve.")] = None
-    expires: Annotated[TimeOrDuration | None, help_text("When it expires. Default: never.")] = None
+    expires: Annotated[TimeOrDuration | None, help_text("Expiry time. Default: never.")] = None
 
 
 class TokenControl:
@@ -118,7 +118,7 @@ class TokenControl:
             token = Token(body.name, Role(role), hash_of(secret), by, now, body.group or "", expires_at)
             return TokenShape.of(create_token(draft, now, limits, token, by), secret)
 
-        return await make_once(self._engine, request, decide, hidden=("token",))
+        return await create_once(self._engine, request, decide, hidden=("token",))
 
     async def revoke(self, request: Request) -> Response:
         token = await self._engine.revoke_token(request.path_params["name"], caller(request).name)

@@ -125,8 +125,8 @@ class VMControl:
 
     async def document(self, request: Request) -> Response:
         vm = self._engine.fleet.vm(request.path_params["name"])
-        asked = request.state.query.api_version or max(self._versions)
-        if asked not in self._versions:
-            raise UnknownVersion(version=asked, known=", ".join(self._versions))
+        version = request.state.query.api_version or max(self._versions)
+        if version not in self._versions:
+            raise UnknownVersion(version=version, known=", ".join(self._versions))
         kind = self._engine.fleet.group(vm.group).kind
-        return Response(render(self._engine.document(vm.group), self._versions[asked], kind), media_type=JSON)
+        return Response(render(self._engine.document(vm.group), self._versions[version], kind), media_type=JSON)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import UNSET, Meta, UnsetType
 
-from forewarn.control.idempotency import make_once
+from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body
-from forewarn.control.paging import Paging, page, page_of_names, wanted
+from forewarn.control.paging import Paging, page, page_of_names, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
-    LARGEST_NUMBER,
+    MAX_NUMBER,
     Body,
     Count,
     NoMembers,
@@ -21,10 +21,10 @@ from forewarn.control.schema import (
     Time,
     choice,
     help_text,
+    integer,
     json_response,
     page_of,
     pattern,
-    whole,
 )
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role
 from forewarn.core.durations import to_text
@@ -128,7 +128,7 @@ class WebhookFailureShape(Shape):
 class RetriedShape(Shape):
     """The result of a retry request."""
 
-    retried: Annotated[Count, help_text("How many rows are sent again now.")]
+    retried: Annotated[Count, help_text("Number of rows that are sent again now.")]
 
 
 class NewWebhook(Body, kw_only=True):
@@ -154,7 +154,7 @@ class RetryRequest(Body):
     """Which rows to send again."""
 
     sequence: Annotated[
-        Annotated[int, whole(1, LARGEST_NUMBER)] | None,
+        Annotated[int, integer(1, MAX_NUMBER)] | None,
         help_text("Only this row of history. Default: all undelivered rows."),
     ] = None
 
@@ -227,7 +227,7 @@ class WebhookControl:
             shape.secret = secret
             return shape
 
-        return await make_once(self._engine, request, decide, hidden=("secret",))
+        return await create_once(self._engine, request, decide, hidden=("secret",))
 
     async def remove(self, request: Request) -> Response:
         shape = self._shape(self._found(request))
@@ -241,12 +241,12 @@ class WebhookControl:
 
     async def failures(self, request: Request) -> Response:
         rows = self._engine.draft().undelivered(self._found(request).name)
-        asked = wanted(request)
-        later = sorted(sequence for sequence in rows if sequence > asked.after_number)
-        part = later[: asked.limit]
+        requested = requested_page(request)
+        later = sorted(sequence for sequence in rows if sequence > requested.after_number)
+        part = later[: requested.limit]
         entries = await asyncio.gather(*(find_row(self._engine, sequence) for sequence in part))
         shown = [WebhookFailureShape.of(rows[entry.sequence], entry) for entry in entries if entry is not None]
-        return page("failures", shown, part[-1] if len(later) > asked.limit else None)
+        return page("failures", shown, part[-1] if len(later) > requested.limit else None)
 
     async def retry(self, request: Request) -> Response:
         body = await read_body(request, RetryRequest)

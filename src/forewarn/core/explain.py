@@ -1,4 +1,4 @@
-"""Explain what an operation waits for, what happens next, and when at the latest."""
+"""Explain what an operation waits for, what happens next, and the latest time for it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Explanation(NamedTuple):
     waits: tuple[Wait, ...]
     next: str
     latest: datetime | None
-    """When the next step happens at the latest; None if it does not depend on time."""
+    """Latest time of the next step; None if it does not depend on time."""
 
 
 def explain(
@@ -61,18 +61,18 @@ def explain(
         if operation.type and not EVENT_TYPES[operation.type].starts:
             return Explanation(
                 waits,
-                "It is a recommendation. It never starts, and ends when it is cancelled or the VM is evicted.",
+                "It is a recommendation and never starts. It ends when it is cancelled or the VM is evicted.",
                 None,
             )
         open_waits = [wait for wait in waits if not wait.done]
-        what = "It starts when all waits are over." if open_waits else "It starts now."
-        return Explanation(waits, what, when_due(draft, operation))
+        next_step = "It starts when all conditions are met." if open_waits else "It starts now."
+        return Explanation(waits, next_step, when_due(draft, operation))
     if operation.status is OperationStatus.STARTED:
         waits = tuple(_before_end(limits, operation, rollout, failed))
-        what = "It ends, and its events are removed from the document."
-        return Explanation(waits, what, operation.settles_at if operation.executed_at else None)
-    ended = f": {operation.reason}" if operation.reason else ""
-    return Explanation((), f"Nothing. It is {operation.status}{ended}.", None)
+        next_step = "It ends, and its events disappear from the document."
+        return Explanation(waits, next_step, operation.settles_at if operation.executed_at else None)
+    reason = f": {operation.reason}" if operation.reason else ""
+    return Explanation((), f"Nothing. It is {operation.status}{reason}.", None)
 
 
 def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
@@ -115,5 +115,5 @@ def _before_end(
 
 def _failure(failed: FailedAttempt) -> str:
     attempts = "the last attempt" if failed.failures == 1 else f"{failed.failures} attempts"
-    following = "is in progress" if failed.next_at is None else f"starts at {format_time(failed.next_at)}"
-    return f"; {attempts} failed: {failed.problem}; the next attempt {following}"
+    next_attempt = "is in progress" if failed.next_at is None else f"starts at {format_time(failed.next_at)}"
+    return f"; {attempts} failed: {failed.problem}; the next attempt {next_attempt}"

@@ -10,7 +10,7 @@ from forewarn.core.durations import format_time, whole_second_up
 from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, EventStatus, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, CauseTarget, Health, Operation, OperationStatus
-from forewarn.core.rollouts import out_of_use
+from forewarn.core.rollouts import skip_reason
 from forewarn.core.windows import is_open, next_common
 from forewarn.errors import WrongOperationStatus
 
@@ -136,7 +136,7 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
     bound = operation.host and operation.vms and CAUSES[operation.cause].target is not CauseTarget.HOST
     if bound and not operation.concerned(draft.fleet):
         return history.cancel(draft, now, operation, history.ENGINE, "it no longer applies to its VMs")
-    if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
+    if operation.request.rollout and (why := skip_reason(draft.fleet, operation.host)):
         return history.cancel(draft, now, operation, history.ENGINE, why)
     if operation.moves_vms or operation.verb is Verb.START:
         operation = placement.choose_destinations(draft, now, limits, operation)

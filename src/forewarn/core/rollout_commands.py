@@ -10,7 +10,7 @@ from forewarn.core import history
 from forewarn.core.durations import format_duration, whole_second_up
 from forewarn.core.operations import CAUSES, CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.requests import fill_in, minimum_notice, request
-from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching, out_of_use
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching, skip_reason
 from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
@@ -64,60 +64,61 @@ class RolloutPlan(NamedTuple):
 
 
 def plan(
-    fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, listens: Callable[[str], bool]
+    fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, events_enabled: Callable[[str], bool]
 ) -> RolloutPlan:
     """Plan the remaining waves for the current fleet."""
     settings = rollout.settings
     limits = limits.at(settings.speed)
     notice = limits.quicken(settings.notice if settings.notice is not None else minimum_notice(settings.type))
     settle, pause = limits.settle_time(UPDATE), limits.quicken(settings.pause)
-    gate = max(settle, limits.quicken(settings.health_timeout))
-    listens = cache(listens)
-    left_out = [(host, why) for host in rollout.pending if (why := out_of_use(fleet, host))]
-    skipped = [*rollout.skipped, *left_out]
-    left = {host for host, _ in left_out}
-    queue = WaveQueue(fleet, (host for host in rollout.pending if host not in left))
+    health_timeout = max(settle, limits.quicken(settings.health_timeout))
+    events_enabled = cache(events_enabled)
+    unavailable = [(host, reason) for host in rollout.pending if (reason := skip_reason(fleet, host))]
+    skipped = [*rollout.skipped, *unavailable]
+    unavailable_names = {host for host, _ in unavailable}
+    queue = WaveQueue(fleet, (host for host in rollout.pending if host not in unavailable_names))
     waves: list[Wave] = []
-    expected = latest = announced = latest_announced = now
+    expected = latest = scheduled_at = latest_scheduled_at = now
     while hosts := queue.next_wave(settings.max_unavailable):
         parts = {
-            host: PlannedHost(fleet, host, listens, keep_windows="windows" not in settings.overrides) for host in hosts
+            host: PlannedHost(fleet, host, events_enabled, keep_windows="windows" not in settings.overrides)
+            for host in hosts
         }
-        for host in [host for host, part in parts.items() if not part.can_start(announced, notice)]:
+        for host in [host for host, part in parts.items() if not part.can_start(scheduled_at, notice)]:
             windowed = ", ".join(group for group in parts.pop(host).groups if fleet.group(group).windows)
             skipped.append((host, str(NoCommonWindow(groups=windowed, host=host))))
         if not parts:
             continue
-        starts = max(part.start(announced, notice) for part in parts.values())
+        starts = max(part.start(scheduled_at, notice) for part in parts.values())
         expected = starts + settle
-        latest = max(part.start(latest_announced, notice) for part in parts.values()) + gate
+        latest = max(part.start(latest_scheduled_at, notice) for part in parts.values()) + health_timeout
         out = sorted((group, min(found)) for host in parts for group, found in fleet.domains_on(host).items())
         vms = sum(len(fleet.on_host(host)) for host in parts)
-        waves.append(Wave(tuple(parts), tuple(dict.fromkeys(out)), vms, announced, starts, expected))
-        announced, latest_announced = expected + pause, latest + pause
+        waves.append(Wave(tuple(parts), tuple(dict.fromkeys(out)), vms, scheduled_at, starts, expected))
+        scheduled_at, latest_scheduled_at = expected + pause, latest + pause
     return RolloutPlan(tuple(waves), tuple(skipped), expected, latest)
 
 
 class PlannedHost:
     """A host of a planned wave: when its update starts if no VM approves."""
 
-    def __init__(self, fleet: Fleet, host: str, listens: Callable[[str], bool], *, keep_windows: bool) -> None:
+    def __init__(self, fleet: Fleet, host: str, events_enabled: Callable[[str], bool], *, keep_windows: bool) -> None:
         vms = (fleet.vms[name] for name in fleet.on_host(host))
         self.groups = list(dict.fromkeys(vm.group for vm in vms if not vm.deallocated))
-        self._told = any(map(listens, self.groups))
+        self._has_notice = any(map(events_enabled, self.groups))
         windows = {found for group in self.groups if (found := fleet.group(group).windows)} if keep_windows else set()
         self._windows: tuple[Sequence[Window], ...] = tuple(windows)
 
-    def can_start(self, announced: datetime, notice: timedelta) -> bool:
+    def can_start(self, scheduled_at: datetime, notice: timedelta) -> bool:
         """Return whether the windows of its groups overlap."""
-        return not self._windows or next_common(self._windows, whole_second_up(announced + notice)) is not None
+        return not self._windows or next_common(self._windows, whole_second_up(scheduled_at + notice)) is not None
 
-    def start(self, announced: datetime, notice: timedelta) -> datetime:
+    def start(self, scheduled_at: datetime, notice: timedelta) -> datetime:
         """Return the start: immediately without notices and windows, otherwise after the notice and in the windows."""
-        if not self._told and not self._windows:
-            return announced
-        moment = whole_second_up(announced + notice)
-        return (next_common(self._windows, moment) or moment) if self._windows else moment
+        if not self._has_notice and not self._windows:
+            return scheduled_at
+        earliest = whole_second_up(scheduled_at + notice)
+        return (next_common(self._windows, earliest) or earliest) if self._windows else earliest
 
 
 # --- Commands -------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def start(
     rollout = prepare(draft, now, patterns, settings, by)
     draft.put_rollout(rollout)
     what = f"{len(rollout.pending)} hosts, at most {settings.max_unavailable} at once, {rollout.settings.type}"
-    _note(draft, now, "rollout-started", by, rollout, f"{', '.join(patterns)}: {what}")
+    _record_rollout(draft, now, "rollout-started", by, rollout, f"{', '.join(patterns)}: {what}")
     step(draft, now, limits, rollout.id)
     return draft.changes.rollouts[rollout.id]
 
@@ -170,9 +171,9 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
     for other in draft.live_rollouts():
         if shared := sorted({*hosts} & {*other.hosts}):
             raise RolloutOverlaps(hosts=", ".join(shared[:5]), rollout_id=other.id)
-    skipped = [(host, why) for host in hosts if (why := out_of_use(fleet, host))]
-    left_out = {host for host, _ in skipped}
-    pending = in_order(fleet, (host for host in hosts if host not in left_out))
+    skipped = [(host, reason) for host in hosts if (reason := skip_reason(fleet, host))]
+    unavailable = {host for host, _ in skipped}
+    pending = in_order(fleet, (host for host in hosts if host not in unavailable))
     if not pending:
         raise NoHostInService(patterns=", ".join(patterns))
     return Rollout(
@@ -198,8 +199,8 @@ def _fill_in(settings: RolloutSettings, now: datetime) -> RolloutSettings:
         raise BadOption(
             name="health_timeout", value=value, problem="the VMs need time to come back. Write a duration like 15m."
         )
-    asked = fill_in(_request(settings, host="a host"), CAUSES[UPDATE], now)
-    return settings._replace(type=asked.type, duration=asked.duration)
+    filled_in = fill_in(_request(settings, host="a host"), CAUSES[UPDATE], now)
+    return settings._replace(type=filled_in.type, duration=filled_in.duration)
 
 
 def _request(settings: RolloutSettings, host: str, rollout: str = "") -> CauseRequest:
@@ -225,58 +226,58 @@ def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -
     rollout = draft.rollout(rollout_id)
     if rollout is None:
         return
-    after, bad = _take_stock(draft, now, limits, rollout)
+    after, failure = _update_progress(draft, now, limits, rollout)
     if after is not rollout:
         draft.put_rollout(after)
     rollout = after
-    if bad:
-        _stop(draft, now, rollout, RolloutStatus.STOPPED, history.ENGINE, bad)
+    if failure:
+        _stop(draft, now, rollout, RolloutStatus.STOPPED, history.ENGINE, failure)
         return
-    while rollout.status is RolloutStatus.WALKING and not rollout.in_progress:
+    while rollout.status is RolloutStatus.RUNNING and not rollout.in_progress:
         if not rollout.pending:
             _stop(draft, now, rollout, RolloutStatus.DONE, history.ENGINE, "")
             return
         if rollout.next_wave_at is not None and now < rollout.next_wave_at:
             return
-        rollout = _announce(draft, now, limits, rollout)
+        rollout = _schedule_wave(draft, now, limits, rollout)
         draft.put_rollout(rollout)
 
 
-def _take_stock(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> tuple[Rollout, str]:
+def _update_progress(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> tuple[Rollout, str]:
     """Return the rollout without its finished hosts, and the first failure, if any."""
     if not rollout.in_progress:
         return rollout, ""
-    still, done, skipped, bad = [], list(rollout.done), list(rollout.skipped), ""
+    in_progress, done, skipped, failure = [], list(rollout.done), list(rollout.skipped), ""
     for host, operation_id in rollout.in_progress:
         operation = draft.operation(operation_id)
         problem = _problem(draft, now, limits, operation) if operation is not None else ""
         if problem:
-            bad = bad or f"{host}: {problem}"
+            failure = failure or f"{host}: {problem}"
         if operation is not None and operation.status.live:
-            still.append((host, operation_id))
+            in_progress.append((host, operation_id))
         elif operation is not None and operation.status is OperationStatus.CANCELLED:
             skipped.append((host, operation.reason or "the update was cancelled"))
         elif not problem:
             done.append(host)
-    if len(still) == len(rollout.in_progress):
-        return rollout, bad
-    rollout = rollout._replace(in_progress=tuple(still), done=tuple(done), skipped=tuple(skipped))
-    if not still:
+    if len(in_progress) == len(rollout.in_progress):
+        return rollout, failure
+    rollout = rollout._replace(in_progress=tuple(in_progress), done=tuple(done), skipped=tuple(skipped))
+    if not in_progress:
         rollout = rollout._replace(next_wave_at=now + limits.at(rollout.settings.speed).quicken(rollout.settings.pause))
-    return rollout, bad
+    return rollout, failure
 
 
 def _problem(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation) -> str:
     """Return why the health check of this host failed, or an empty string."""
     if operation.health is Health.BAD:
         return operation.reason or "the update failed"
-    overdue = overdue_at(limits, operation)
-    if overdue is None or now < overdue:
+    fails_at = overdue_at(limits, operation)
+    if fails_at is None or now < fails_at:
         return ""
-    why = f"not finished {format_duration(now - (operation.started_at or now))} after its start"
-    history.record_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
-    draft.put_operation(operation._replace(health=Health.BAD, reason=why))
-    return why
+    reason = f"not finished {format_duration(now - (operation.started_at or now))} after its start"
+    history.record_operation(draft, now, "unhealthy", history.ENGINE, operation, reason)
+    draft.put_operation(operation._replace(health=Health.BAD, reason=reason))
+    return reason
 
 
 def health_deadline(limits: OperatorLimits, operation: Operation) -> datetime | None:
@@ -288,31 +289,31 @@ def health_deadline(limits: OperatorLimits, operation: Operation) -> datetime | 
         or health_timeout is None
     ):
         return None
-    quickened = limits.at(operation.request.speed).quicken(health_timeout)
-    return operation.started_at + quickened if operation.started_at else None
+    duration = limits.at(operation.request.speed).quicken(health_timeout)
+    return operation.started_at + duration if operation.started_at else None
 
 
 def overdue_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
     """Return when the health check fails. A check that starts just before the end gets some more time."""
-    closes_at = health_deadline(limits, operation)
-    if closes_at is None or operation.executed_at is None:
-        return closes_at
-    return closes_at + limits.at(operation.request.speed).quicken(HEALTH_CHECK_GRACE)
+    deadline = health_deadline(limits, operation)
+    if deadline is None or operation.executed_at is None:
+        return deadline
+    return deadline + limits.at(operation.request.speed).quicken(HEALTH_CHECK_GRACE)
 
 
 def when_due(rollout: Rollout) -> datetime | None:
     """Return when the next wave may be scheduled."""
-    return rollout.next_wave_at if rollout.status is RolloutStatus.WALKING else None
+    return rollout.next_wave_at if rollout.status is RolloutStatus.RUNNING else None
 
 
-def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
+def _schedule_wave(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
     """Schedule the next wave. Hosts that cannot be updated are skipped."""
     fleet = draft.fleet
     skipped = list(rollout.skipped)
     hosts = []
     for host in rollout.pending:
-        if why := out_of_use(fleet, host):
-            skipped.append((host, why))
+        if reason := skip_reason(fleet, host):
+            skipped.append((host, reason))
         else:
             hosts.append(host)
     queue = WaveQueue(fleet, hosts)
@@ -332,7 +333,7 @@ def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Roll
         else:
             in_progress.append((host, operation.id))
     rollout = rollout._replace(wave=rollout.wave + 1, in_progress=tuple(in_progress), skipped=tuple(skipped))
-    _note(draft, now, "wave-scheduled", history.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
+    _record_rollout(draft, now, "wave-scheduled", history.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
     return rollout
 
 
@@ -341,15 +342,15 @@ def _is_busy(draft: Draft, host: str) -> bool:
     return bool(draft.operations_at(host) or draft.operations_bound_for(host))
 
 
-def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, by: str, why: str) -> None:
+def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, by: str, reason: str) -> None:
     """End a rollout, and cancel its pending operations."""
-    rollout = rollout._replace(status=status, reason=why, ended_at=now, next_wave_at=None)
+    rollout = rollout._replace(status=status, reason=reason, ended_at=now, next_wave_at=None)
     draft.put_rollout(rollout)  # first, so that the cancellations do not step the rollout
     for _, operation_id in rollout.in_progress:
         operation = draft.operation(operation_id)
         if operation is not None and operation.status is OperationStatus.PENDING:
-            history.cancel(draft, now, operation, by, f"rollout {status}: {why}" if why else f"rollout {status}")
-    _note(draft, now, history.ROLLOUT_END_KINDS[status], by, rollout, why)
+            history.cancel(draft, now, operation, by, f"rollout {status}: {reason}" if reason else f"rollout {status}")
+    _record_rollout(draft, now, history.ROLLOUT_END_KINDS[status], by, rollout, reason)
 
 
 # --- Operators ------------------------------------------------------------------------------------------
@@ -364,17 +365,17 @@ def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
 
 def pause(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """Schedule no further wave until it is resumed. The current wave continues."""
-    return _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.WALKING, RolloutStatus.PAUSED, by)
+    return _change_status(draft, now, find_rollout(draft, rollout_id), RolloutStatus.RUNNING, RolloutStatus.PAUSED, by)
 
 
 def resume(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """Schedule the next waves again."""
-    _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.PAUSED, RolloutStatus.WALKING, by)
+    _change_status(draft, now, find_rollout(draft, rollout_id), RolloutStatus.PAUSED, RolloutStatus.RUNNING, by)
     step(draft, now, limits, rollout_id)
     return draft.changes.rollouts[rollout_id]
 
 
-def _turn(
+def _change_status(
     draft: Draft, now: datetime, rollout: Rollout, before: RolloutStatus, after: RolloutStatus, by: str
 ) -> Rollout:
     if rollout.status is not before:
@@ -382,7 +383,7 @@ def _turn(
         raise WrongRolloutStatus(rollout_id=rollout.id, status=rollout.status, what=what)
     rollout = rollout._replace(status=after)
     draft.put_rollout(rollout)
-    _note(draft, now, "rollout-paused" if after is RolloutStatus.PAUSED else "rollout-resumed", by, rollout)
+    _record_rollout(draft, now, "rollout-paused" if after is RolloutStatus.PAUSED else "rollout-resumed", by, rollout)
     return rollout
 
 
@@ -392,5 +393,5 @@ def cancel(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str,
     return draft.changes.rollouts[rollout_id]
 
 
-def _note(draft: Draft, now: datetime, kind: str, by: str, rollout: Rollout, reason: str = "") -> None:
+def _record_rollout(draft: Draft, now: datetime, kind: str, by: str, rollout: Rollout, reason: str = "") -> None:
     draft.record(HistoryEntry(time=now, kind=kind, by=by, operation=rollout.id, reason=reason))

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class RolloutStatus(StrEnum):
-    """The status of a rollout. Walking means that it is running."""
+    """The status of a rollout."""
 
-    WALKING = "walking"
+    RUNNING = "running"
     PAUSED = "paused"
     DONE = "done"
     STOPPED = "stopped"
@@ -32,7 +32,7 @@ class RolloutStatus(StrEnum):
 
     @property
     def live(self) -> bool:
-        return self is RolloutStatus.WALKING or self is RolloutStatus.PAUSED
+        return self is RolloutStatus.RUNNING or self is RolloutStatus.PAUSED
 
 
 class RolloutSettings(NamedTuple):
@@ -61,7 +61,7 @@ class Rollout(NamedTuple):
     settings: RolloutSettings
     requested_by: str
     requested_at: datetime
-    status: RolloutStatus = RolloutStatus.WALKING
+    status: RolloutStatus = RolloutStatus.RUNNING
     wave: int = 0
     pending: tuple[str, ...] = ()
     in_progress: tuple[tuple[str, str], ...] = ()
@@ -76,7 +76,7 @@ class Rollout(NamedTuple):
 
     @property
     def hosts(self) -> list[str]:
-        """Hosts hosts that are pending or in progress."""
+        """Hosts that are pending or in progress."""
         return [*self.pending, *(host for host, _ in self.in_progress)]
 
 
@@ -88,8 +88,8 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
     return [name for name in names if name in plain or fits(name)]
 
 
-def out_of_use(fleet: Fleet, host: str) -> str:
-    """Why a rollout skips this host; empty: it does not."""
+def skip_reason(fleet: Fleet, host: str) -> str:
+    """Return why a rollout skips this host, or an empty string."""
     if not fleet.has_host(host):
         return "the host left the fleet"
     state = fleet.host(host).state
@@ -97,7 +97,7 @@ def out_of_use(fleet: Fleet, host: str) -> str:
 
 
 def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
-    """Hosts in the order of a rollout: by update domain, so that hosts that fit into one wave are neighbours."""
+    """Sort hosts by update domain, so that hosts that fit into one wave are next to each other."""
 
     def key(host: str) -> tuple[int, str]:
         return min((min(domains) for domains in fleet.domains_on(host).values()), default=0), host
@@ -108,8 +108,8 @@ def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
 class WaveQueue:
     """The pending hosts in their order. Waves are taken from it.
 
-    Sets of hosts are integers with one bit per host. So the hosts that conflict with another are found in one
-    operation, and a plan of thousands of hosts takes a fraction of a second.
+    Sets of hosts are integers with one bit per host: one operation finds all hosts that conflict with another.
+    So a plan of thousands of hosts takes a fraction of a second.
     """
 
     def __init__(self, fleet: Fleet, hosts: Iterable[str]) -> None:
@@ -140,7 +140,7 @@ class WaveQueue:
             wave.append(self._hosts[position])
             self._pending ^= first
             for part in self._domains[position].items():
-                # One domain of a group at a time; a host with several of one group, against the rules, goes alone.
-                together = self._with_domain[part] if len(part[1]) == 1 else 0
-                can_join &= ~self._with_group[part[0]] | together
+                # One update domain of a group at a time. A host with several domains of a group is a wave of its own.
+                same_domain = self._with_domain[part] if len(part[1]) == 1 else 0
+                can_join &= ~self._with_group[part[0]] | same_domain
         return wave

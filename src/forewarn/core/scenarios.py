@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel", "postpone", "return-host"
 
-_OF_CAUSES = ("type", "duration", "notice", "overrides")
+_CAUSE_OPTIONS = ("type", "duration", "notice", "overrides")
 ACTIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CAUSES, _OF_CAUSES),
-    ROLLOUT: (*_OF_CAUSES, "budget", "pause"),
+    **dict.fromkeys(CAUSES, _CAUSE_OPTIONS),
+    ROLLOUT: (*_CAUSE_OPTIONS, "budget", "pause"),
     APPROVE: (),
     CANCEL: (),
     POSTPONE: ("by",),
@@ -83,7 +83,7 @@ class StepOptions(NamedTuple):
     """Options of an action. Unset options use the defaults of the cause."""
 
     vms: tuple[int, ...] = ()
-    """The affected VMs of the run, counted from 1; none: all."""
+    """The affected VMs of the run, counted from 1; empty: all."""
     type: str = ""
     duration: timedelta | None = None
     notice: timedelta | None = None
@@ -94,7 +94,7 @@ class StepOptions(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """Expected event and state of each VM of a step. Unset fields are not checked."""
+    """Expected event and state of each VM of a step. Only fields that are set are checked."""
 
     type: str | None = None
     status: str | None = None
@@ -105,15 +105,15 @@ class Expectation(NamedTuple):
     """Minimum notice."""
     vms: int | None = None
     """Number of VMs in the event."""
-    told: bool | None = None
-    """Whether the document contains an event."""
+    notified: bool | None = None
+    """Whether the document contains an event of the run."""
     vm: ExpectedVMState | None = None
     domains_at_once: int | None = None
-    """Maximum number of update domains of a group that were down at the same time."""
+    """Maximum number of update domains of a group with Started events at the same time."""
 
     @property
     def about_event(self) -> bool:
-        """Whether it expects something of the document."""
+        """Whether it checks the fields of an event."""
         return any(value is not None for value in self[:7])
 
 
@@ -129,8 +129,8 @@ class ScenarioStep(NamedTuple):
     expect: Expectation | None = None
     title: str = ""
 
-    def in_words(self) -> str:
-        """The title, or a description of the step."""
+    def describe(self) -> str:
+        """Return the title, or a description of the step."""
         if self.title:
             return self.title
         if self.do:
@@ -141,7 +141,7 @@ class ScenarioStep(NamedTuple):
             return f"wait {format_duration(self.wait)}"
         if self.fault is not None:
             return f"fault {self.fault.kind}"
-        return "look"
+        return "check"
 
 
 class Scenario(NamedTuple):
@@ -190,14 +190,14 @@ class RunOptions(NamedTuple):
     """Which VMs a run uses, and how it runs."""
 
     vms: tuple[str, ...] = ()
-    """None: selected automatically, if only one choice is possible."""
+    """Empty: selected automatically, if only one choice is possible."""
     group: str = ""
     speed: float | None = None
     """None: as fast as possible with a virtual clock, real time with the system clock."""
     enable: bool = False
-    """Whether to enable groups that are not enabled."""
+    """Enable groups that have not polled yet."""
     seen_by: tuple[str, ...] = ()
-    """VMs that must have seen each change before the virtual clock moves."""
+    """VMs that poll on their own. The virtual clock waits for them after each step."""
 
 
 class StepResult(NamedTuple):
@@ -234,75 +234,75 @@ class Run(NamedTuple):
 # --- Which VMs a run uses -------------------------------------------------------------------------
 
 
-_MOST_NAMED = 5
+_MAX_NAMES = 5
 
 
-def select_vms(fleet: Fleet, scenario: Scenario, asked: RunOptions) -> tuple[str, ...]:
+def select_vms(fleet: Fleet, scenario: Scenario, options: RunOptions) -> tuple[str, ...]:
     """Select the VMs of a run. The error says what the scenario needs."""
     needs = scenario.needs
-    if asked.vms and asked.group:
-        raise BadOption(name="group", value=asked.group, problem="it cannot be combined with VMs. Use one of them.")
-    if asked.vms:
-        names = tuple(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
+    if options.vms and options.group:
+        raise BadOption(name="group", value=options.group, problem="it cannot be combined with VMs. Use one of them.")
+    if options.vms:
+        names = tuple(dict.fromkeys(fleet.vm(name).name for name in options.vms))
         if problem := _problem(fleet, needs, names):
-            raise ScenarioDoesNotFit(problem=_needed(scenario, problem), name=scenario.name)
+            raise ScenarioDoesNotFit(problem=_mismatch(scenario, problem), name=scenario.name)
         return names
-    if asked.group:
-        group = fleet.known_group(asked.group).name
-        names = _from(fleet, needs, group)
+    if options.group:
+        group = fleet.known_group(options.group).name
+        names = _select_from(fleet, needs, group)
         if problem := _problem(fleet, needs, names or fleet.members(group)):
-            raise ScenarioDoesNotFit(problem=_needed(scenario, f"in {group}, {problem}"), name=scenario.name)
+            raise ScenarioDoesNotFit(problem=_mismatch(scenario, f"in {group}, {problem}"), name=scenario.name)
         return names
-    return _only(fleet, scenario)
+    return _only_choice(fleet, scenario)
 
 
-def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
+def _only_choice(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
     """Select VMs automatically, if only one choice is possible."""
     needs = scenario.needs
     groups = dict.fromkeys(vm.group for vm in fleet.vms.values())
-    fitting = [group for group in groups if not _problem(fleet, needs, _from(fleet, needs, group))]
-    if not fitting:
-        raise ScenarioDoesNotFit(problem=_needed(scenario, "the fleet has no such VMs"), name=scenario.name)
-    able = [name for name in fleet.members(fitting[0]) if _fits(fleet, needs, name)]
-    chosen = _from(fleet, needs, fitting[0])
-    if len(fitting) == 1 and len(able) == len(chosen):
+    groups_that_fit = [group for group in groups if not _problem(fleet, needs, _select_from(fleet, needs, group))]
+    if not groups_that_fit:
+        raise ScenarioDoesNotFit(problem=_mismatch(scenario, "the fleet has no such VMs"), name=scenario.name)
+    suitable = [name for name in fleet.members(groups_that_fit[0]) if _fits(fleet, needs, name)]
+    chosen = _select_from(fleet, needs, groups_that_fit[0])
+    if len(groups_that_fit) == 1 and len(suitable) == len(chosen):
         return chosen
-    option = f"--group: {_listed(fitting)}"
+    option = f"--group: {_list_names(groups_that_fit)}"
     if needs.vms == 1 and not needs.update_domains:
-        fit = [name for group in fitting for name in fleet.members(group) if _fits(fleet, needs, name)]
-        option = f"--vm: {_listed(fit)}"
+        fit = [name for group in groups_that_fit for name in fleet.members(group) if _fits(fleet, needs, name)]
+        option = f"--vm: {_list_names(fit)}"
     raise ScenarioDoesNotFit(
-        problem=_needed(scenario, f"the fleet has more than one choice. Choose with {option}"), name=scenario.name
+        problem=_mismatch(scenario, f"the fleet has more than one choice. Choose with {option}"), name=scenario.name
     )
 
 
-def _from(fleet: Fleet, needs: Needs, group: str) -> tuple[str, ...]:
+def _select_from(fleet: Fleet, needs: Needs, group: str) -> tuple[str, ...]:
     """Select VMs of a group: as many as needed, or all if update domains matter."""
-    able = tuple(name for name in fleet.members(group) if _fits(fleet, needs, name))
-    return able if needs.update_domains else able[: needs.vms]
+    suitable = tuple(name for name in fleet.members(group) if _fits(fleet, needs, name))
+    return suitable if needs.update_domains else suitable[: needs.vms]
 
 
 def _fits(fleet: Fleet, needs: Needs, name: str) -> bool:
-    return not _problem_of_one(fleet, needs, name)
+    return not _vm_problem(fleet, needs, name)
 
 
 def _problem(fleet: Fleet, needs: Needs, names: Sequence[str]) -> str:
     """Return why these VMs do not meet the requirements, or an empty string."""
     for name in names:
-        if problem := _problem_of_one(fleet, needs, name):
+        if problem := _vm_problem(fleet, needs, name):
             return problem
     if len(names) < needs.vms:
         return f"only {len(names)} {'matches' if len(names) == 1 else 'match'}" if names else "no VM matches"
     groups = dict.fromkeys(fleet.vm(name).group for name in names)
     if needs.one_group and len(groups) > 1:
-        return f"these VMs are in {len(groups)} groups: {_listed(groups)}"
+        return f"these VMs are in {len(groups)} groups: {_list_names(groups)}"
     domains = {fleet.vm(name).update_domain for name in names}
     if needs.update_domains and len(domains) != needs.update_domains:
         return f"these VMs are in {len(domains)}"
     return ""
 
 
-def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
+def _vm_problem(fleet: Fleet, needs: Needs, name: str) -> str:
     vm = fleet.vm(name)
     group = fleet.group(vm.group)
     if vm.deallocated:
@@ -316,11 +316,11 @@ def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
     return ""
 
 
-def _needed(scenario: Scenario, problem: str) -> str:
+def _mismatch(scenario: Scenario, problem: str) -> str:
     return f"{scenario.name} needs {scenario.needs.text()}, but {problem}."
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     found = list(names)
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return ", ".join(found[:_MOST_NAMED]) + more
+    more = f" and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
+    return ", ".join(found[:_MAX_NAMES]) + more

@@ -36,7 +36,7 @@ OPTION_KEYS = ("vms", "type", "duration", "notice", "overrides", "budget", "paus
 STEP_KEYS = ("title", *KINDS_OF_STEP, "expect", "within", *OPTION_KEYS)
 EXPECT_KEYS = (
     *("type", "status", "source", "description", "duration", "notice", "vms"),
-    *("told", "vm", "domains_at_once"),
+    *("notified", "vm", "domains_at_once"),
 )
 FAULT_KEYS = ("kind", "on", "count", "for", "delay")
 _FAULT_KEY_OF = {"method": "on", "duration": "for"}
@@ -206,6 +206,8 @@ def _read_fault(entry: TomlTable) -> FaultSpec:
 
 
 def _read_expectation(entry: TomlTable) -> Expectation:
+    if "told" in entry:
+        raise entry.wrong("Is called notified now.", "told")
     entry.refuse_unknown(EXPECT_KEYS)
     duration = entry.whole_number("duration", _NO_DURATION, -1, _LONGEST_DURATION)
     after = _word(entry, "vm", ExpectedVMState)
@@ -217,7 +219,7 @@ def _read_expectation(entry: TomlTable) -> Expectation:
         duration=None if duration == _NO_DURATION else duration,
         notice=entry.length("notice"),
         vms=entry.whole_number("vms", 1, 1, _MOST_VMS) if "vms" in entry else None,
-        told=entry.flag("told"),
+        notified=entry.flag("notified"),
         vm=ExpectedVMState(after) if after else None,
         domains_at_once=entry.whole_number("domains_at_once", 1, 1, _MOST_DOMAINS)
         if "domains_at_once" in entry
@@ -225,20 +227,22 @@ def _read_expectation(entry: TomlTable) -> Expectation:
     )
     if expectation == Expectation():
         raise entry.wrong(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
-    if expectation.told is False and expectation.about_event:
-        raise entry.wrong("With told = false there is no event. Omit type, status, notice and the like.", "told")
+    if expectation.notified is False and expectation.about_event:
+        raise entry.wrong(
+            "With notified = false there is no event. Omit type, status, notice and the like.", "notified"
+        )
     if expectation.notice is not None and expectation.status == EventStatus.STARTED:
         raise entry.wrong('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
     return expectation
 
 
 def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[ScenarioStep]) -> None:
-    """Reject steps that need an event before any step that creates one."""
+    """Reject steps that need events before the first step that causes one."""
     for index, step in enumerate(steps):
         if step.do and step.do not in ("approve", "cancel", "postpone", "return-host"):
             return
-        told = step.expect is not None and (step.expect.about_event or step.expect.domains_at_once is not None)
-        if step.until is not None or step.do or told:
+        needs_event = step.expect is not None and (step.expect.about_event or step.expect.domains_at_once is not None)
+        if step.until is not None or step.do or needs_event:
             key = "until" if step.until is not None else "do" if step.do else "expect"
             problem = 'No earlier step does anything. Add a step like do = "restart" first.'
             raise TomlTable(file, "step", index, rows[index]).wrong(problem, key)

@@ -1,4 +1,4 @@
-"""What the groups of a run were notified of, and whether that is what was expected."""
+"""Observes the events of a run, and compares them with the expectations of its scenario."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from forewarn.wire.versions import ApiVersion
 
 
-class EventForm(NamedTuple):
-    """An event in one of its forms."""
+class EventSnapshot(NamedTuple):
+    """An event with one status, as a VM sees it."""
 
-    told: ScheduledEvent
+    event: ScheduledEvent
     notice: timedelta | None
-    """How long before its NotBefore it came about; None once it has started."""
+    """Time between its creation and its NotBefore; None once it has started."""
 
 
 class EventObserver:
-    """Looks at the documents of some groups whenever they change."""
+    """Records the documents of some groups whenever they change."""
 
     def __init__(self, engine: Engine, version: ApiVersion, groups: Collection[str]) -> None:
         self._engine = engine
         self._version = version
         self.groups = frozenset(groups)
-        self._event_forms: dict[str, dict[str, EventForm]] = {}
-        """By event, each form in which it was told."""
+        self._observed: dict[str, dict[str, EventSnapshot]] = {}
+        """For each event id, the event with each status that it had."""
         self._causes: dict[str, str] = {}
-        """By event, the operation or the rollout behind it."""
-        self._now: dict[str, set[str]] = {}
-        """By group, the events in its document now."""
-        self._out: set[frozenset[tuple[str, int]]] = set()
-        """Of a group, which update domains were out together, each with the cause; every such set that there was."""
+        """For each event id, the id of its operation or rollout."""
+        self._visible: dict[str, set[str]] = {}
+        """For each group, the ids of the events in its current document."""
+        self._started_domains: set[frozenset[tuple[str, int]]] = set()
+        """Sets of update domains that were Started at the same time in a group, each with the cause."""
 
-    def look(self, groups: Collection[str]) -> None:
-        """Take in the documents of those groups that are of interest."""
+    def update(self, groups: Collection[str]) -> None:
+        """Record the current documents of the observed groups."""
         draft = self._engine.draft()
         for group in self.groups & frozenset(groups):
             document = self._engine.document(group)
@@ -58,121 +58,126 @@ class EventObserver:
                     rollout = operation.request.rollout if operation is not None else ""
                     self._causes[event.id] = rollout or event.operation
             try:
-                whole = render(document, self._version, self._engine.fleet.group(group).kind)
-            except NotFound:  # its last VM has left the fleet
+                data = render(document, self._version, self._engine.fleet.group(group).kind)
+            except NotFound:  # the last VM of the group has left the fleet
                 shown = {}
-            else:  # the very bytes that a VM is answered with, read as a VM reads them
-                shown = {told.id.lower(): told for told in read_document(whole).events}
-            for event_id, told in shown.items():
-                self._event_forms.setdefault(event_id, {})[told.status] = _event_form(told, events[event_id])
-            self._now[group] = set(shown)
-            self._note_out(shown)
+            else:  # read the same bytes that a VM gets
+                shown = {event.id.lower(): event for event in read_document(data).events}
+            for event_id, seen in shown.items():
+                self._observed.setdefault(event_id, {})[seen.status] = _snapshot(seen, events[event_id])
+            self._visible[group] = set(shown)
+            self._record_started_domains(shown)
 
-    def _note_out(self, shown: dict[str, ScheduledEvent]) -> None:
+    def _record_started_domains(self, shown: dict[str, ScheduledEvent]) -> None:
         vms = self._engine.fleet.vms
-        self._out.add(
+        self._started_domains.add(
             frozenset(
                 (self._causes[event_id], vms[name].update_domain)
-                for event_id, told in shown.items()
-                if told.status == EventStatus.STARTED
-                for name in told.resources
+                for event_id, event in shown.items()
+                if event.status == EventStatus.STARTED
+                for name in event.resources
                 if name in vms
             )
         )
 
     def domains_at_once(self, causes: Collection[str]) -> int:
-        """How many update domains of a group the causes had out at one time, at most."""
-        return max((len({domain for cause, domain in out if cause in causes}) for out in self._out), default=0)
+        """Return the maximum number of update domains of a group that the causes had Started at the same time."""
+        sets = ({domain for cause, domain in started if cause in causes} for started in self._started_domains)
+        return max(map(len, sets), default=0)
 
-    def event_forms(self, causes: Collection[str], vm: str) -> list[dict[str, EventForm]]:
-        """Of each event that named this VM and is of one of the causes, its forms."""
+    def observed_events(self, causes: Collection[str], vm: str) -> list[dict[str, EventSnapshot]]:
+        """Return each event of the causes that named this VM, by the statuses that it had."""
         return [
-            forms
-            for event_id, forms in self._event_forms.items()
-            if self._causes[event_id] in causes and any(vm in form.told.resources for form in forms.values())
+            by_status
+            for event_id, by_status in self._observed.items()
+            if self._causes[event_id] in causes and _names(by_status, [vm])
         ]
 
     def events(self, causes: Collection[str], vms: Collection[str]) -> list[str]:
-        """The ids of all events of the causes that named one of these VMs."""
+        """Return the ids of all events of the causes that named one of these VMs."""
         return [
             event_id
-            for event_id, forms in self._event_forms.items()
-            if self._causes[event_id] in causes
-            and any(not set(vms).isdisjoint(form.told.resources) for form in forms.values())
+            for event_id, by_status in self._observed.items()
+            if self._causes[event_id] in causes and _names(by_status, vms)
         ]
 
-    def is_told(self, causes: Collection[str], vm: str | None = None) -> bool:
-        """Whether anything of the causes is in a document now; with a VM, anything that names it."""
-        for found in self._now.values():
+    def is_visible(self, causes: Collection[str], vm: str | None = None) -> bool:
+        """Return whether a document now has an event of the causes; with `vm`, one that names this VM."""
+        for found in self._visible.values():
             for event_id in found:
-                named = vm is None or any(vm in form.told.resources for form in self._event_forms[event_id].values())
-                if named and self._causes[event_id] in causes:
+                is_named = vm is None or _names(self._observed[event_id], [vm])
+                if is_named and self._causes[event_id] in causes:
                     return True
         return False
 
 
-def _event_form(told: ScheduledEvent, event: Event) -> EventForm:
-    return EventForm(told, told.not_before - event.created_at if told.not_before is not None else None)
+def _names(by_status: dict[str, EventSnapshot], vms: Collection[str]) -> bool:
+    """Return whether the event named one of these VMs, with any status."""
+    return any(not set(vms).isdisjoint(observed.event.resources) for observed in by_status.values())
 
 
-# --- What was expected ----------------------------------------------------------------------------
+def _snapshot(shown: ScheduledEvent, event: Event) -> EventSnapshot:
+    return EventSnapshot(shown, shown.not_before - event.created_at if shown.not_before is not None else None)
 
 
-_FORMS = (EventStatus.STARTED.value, EventStatus.SCHEDULED.value)
+# --- Expectations ---------------------------------------------------------------------------------
 
 
-def judge_events(
-    expected: Expectation, vm: str, events: Sequence[dict[str, EventForm]], quicken: Callable[[timedelta], timedelta]
+_STATUSES = (EventStatus.STARTED.value, EventStatus.SCHEDULED.value)
+
+
+def check_events(
+    expected: Expectation,
+    vm: str,
+    events: Sequence[dict[str, EventSnapshot]],
+    quicken: Callable[[timedelta], timedelta],
 ) -> str:
-    """What is wrong with what a VM was told; empty: nothing. One event that fits is enough."""
-    problems = [_judge_event(expected, forms, quicken) for forms in events]
+    """Return why no event of a VM meets the expectation, or an empty string. One matching event is enough."""
+    problems = [_check_event(expected, by_status, quicken) for by_status in events]
     if not problems:
-        return f"{vm}: expected {_wanted(expected)}, and nothing was told"
+        return f"{vm}: expected {_describe(expected)}, got no event"
     return "" if "" in problems else f"{vm}: {problems[-1]}"
 
 
-def _judge_event(expected: Expectation, forms: dict[str, EventForm], quicken: Callable[[timedelta], timedelta]) -> str:
-    newest = next(forms[form] for form in _FORMS if form in forms)
-    form = forms.get(expected.status) if expected.status else newest
-    if form is None:
-        return f"expected status {expected.status}, and it came as {newest.told.status}"
-    told = form.told
-    for what, wanted, came in (
-        ("type", expected.type, told.type),
-        ("source", expected.source, told.source),
-        ("description", expected.description, told.description),
-        ("duration", expected.duration, told.duration_seconds),
-        ("vms", expected.vms, len(told.resources)),
+def _check_event(
+    expected: Expectation, by_status: dict[str, EventSnapshot], quicken: Callable[[timedelta], timedelta]
+) -> str:
+    newest = next(by_status[status] for status in _STATUSES if status in by_status)
+    observed = by_status.get(expected.status) if expected.status else newest
+    if observed is None:
+        return f"expected status {expected.status}, got {newest.event.status}"
+    event = observed.event
+    for field, wanted, actual in (
+        ("type", expected.type, event.type),
+        ("source", expected.source, event.source),
+        ("description", expected.description, event.description),
+        ("duration", expected.duration, event.duration_seconds),
+        ("vms", expected.vms, len(event.resources)),
     ):
-        if wanted is not None and wanted != came:
-            return f"expected {what} {wanted!r}, and it is {came!r}"
+        if wanted is not None and wanted != actual:
+            return f"expected {field} {wanted!r}, got {actual!r}"
     if expected.notice is not None:
-        scheduled = forms.get(EventStatus.SCHEDULED.value)
+        scheduled = by_status.get(EventStatus.SCHEDULED.value)
         notice = scheduled.notice if scheduled is not None and scheduled.notice is not None else timedelta(0)
-        least = quicken(expected.notice)
-        if notice < least:
-            return f"expected a notice of at least {format_duration(least)}, and it is {format_duration(notice)}"
+        minimum = quicken(expected.notice)
+        if notice < minimum:
+            return f"expected a notice of at least {format_duration(minimum)}, got {format_duration(notice)}"
     return ""
 
 
-def _wanted(expected: Expectation) -> str:
-    """An event in words."""
-    words = [word for word in (expected.type, expected.status) if word]
-    return " ".join(["an event", *words]) if not words else " ".join(words)
+def _describe(expected: Expectation) -> str:
+    """Describe the expected event."""
+    return " ".join(filter(None, (expected.type, expected.status))) or "an event"
 
 
-def judge_vm(expected: ExpectedVMState, name: str, vm: VM | None, home: str) -> str:
-    """What is wrong with what became of a VM; `home` is the host on which it was before."""
+def check_vm(expected: ExpectedVMState, name: str, vm: VM | None, old_host: str) -> str:
+    """Return why the state of a VM does not meet the expectation, or an empty string. `old_host`: its host before."""
     if vm is None:
-        came = ExpectedVMState.DELETED.value
+        actual = ExpectedVMState.DELETED.value
     elif vm.deallocated:
-        came = ExpectedVMState.DEALLOCATED.value
+        actual = ExpectedVMState.DEALLOCATED.value
     else:
-        came = ExpectedVMState.MOVED.value if vm.host != home else ExpectedVMState.RUNNING.value
-    fits = expected == came or (expected is ExpectedVMState.RUNNING and came == ExpectedVMState.MOVED)
+        actual = ExpectedVMState.MOVED.value if vm.host != old_host else ExpectedVMState.RUNNING.value
+    fits = expected == actual or (expected is ExpectedVMState.RUNNING and actual == ExpectedVMState.MOVED)
     where = f" on {vm.host}" if vm is not None and not vm.deallocated else ""
-    return "" if fits else f"{name}: expected to be {expected.value}, and it is {_still(came)}{where}"
-
-
-def _still(came: str) -> str:
-    return "still running" if came == ExpectedVMState.RUNNING else came
+    return "" if fits else f"{name}: expected VM state {expected.value}, got {actual}{where}"

@@ -1,4 +1,4 @@
-"""The scenarios that come with Forewarn: one TOML file each. (docs/how-to/scenarios.md)"""
+"""The built-in scenarios: one TOML file each. (docs/how-to/scenarios.md)"""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
     from forewarn.core.scenarios import Scenario
 
 
-_ENDING = ".toml"
+_SUFFIX = ".toml"
 
 
 def names() -> list[str]:
-    """What there is, by name."""
+    """Return the names of the built-in scenarios."""
     found = (file.name for file in resources.files(__package__).iterdir())
-    return sorted(name.removesuffix(_ENDING) for name in found if name.endswith(_ENDING))
+    return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
 
 
 def text(name: str) -> str:
-    """The file of that name."""
+    """Return the text of a built-in scenario."""
     known = names()
     if name not in known:
         hint = nearest(name, known) or f" Scenarios: {', '.join(known)}."
         raise UnknownResource(
             what="scenario", name=name, hint=f"{hint} For your own scenario use its path, like ./mine.toml."
         )
-    return resources.files(__package__).joinpath(name + _ENDING).read_text("utf-8")
+    return resources.files(__package__).joinpath(name + _SUFFIX).read_text("utf-8")
 
 
 def is_file(scenario: str) -> bool:
-    """A name is that of a scenario that comes with Forewarn, if there is one; a path is a path."""
-    return scenario.endswith(_ENDING) or "/" in scenario
+    """Return whether the argument is a path: it ends in .toml or has a slash. Otherwise it is a name."""
+    return scenario.endswith(_SUFFIX) or "/" in scenario
 
 
 def find(scenario: str) -> tuple[Scenario, str]:
-    """A scenario by its name or its path, with its text."""
+    """Return a scenario, given by name or path, and its text."""
     if not is_file(scenario):
         found = text(scenario)
-        return parse_scenario(found, scenario, scenario + _ENDING), found
+        return parse_scenario(found, scenario, scenario + _SUFFIX), found
     try:
         found = Path(scenario).read_text("utf-8-sig")
     except (OSError, UnicodeError) as error:

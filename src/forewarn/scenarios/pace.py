@@ -1,4 +1,4 @@
-"""How time passes in a run: a virtual clock is moved, at once or at a pace; the system's is waited for."""
+"""Lets time pass in a run: moves a virtual clock, at full speed or at a given one, or waits for the system clock."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from forewarn.ports import ClockBarrier
 
 
-LOOK_EVERY_SECONDS = 0.1
-"""At a pace, how often a virtual clock is moved on."""
-LONGEST_WAIT_SECONDS = 1.0
-"""A wall clock can jump: nothing is waited for longer than this without another look."""
+MOVE_INTERVAL_SECONDS = 0.1
+"""Interval between moves of a virtual clock, if the run has a speed."""
+MAX_WAIT_SECONDS = 1.0
+"""Maximum wait before the clock is read again, because a system clock can jump."""
 GRACE = timedelta(seconds=10)
-"""What the service's own work may take where time does not wait for it."""
+"""Additional time for the service's own work, if the clock does not wait for it."""
 ROUNDING = timedelta(seconds=1)
-"""NotBefore is told in whole seconds, rounded up."""
+"""NotBefore is rounded up to whole seconds."""
 
 
 class RunStopped(Exception):
-    """Somebody has stopped the run."""
+    """The run was stopped."""
 
 
 class Pace:
-    """The passing of time, for one run."""
+    """Lets time pass for one run."""
 
     def __init__(
         self, engine: Engine, options: RunOptions, groups: Collection[str], barrier: ClockBarrier | None = None
@@ -44,36 +44,36 @@ class Pace:
         self._last_moved = real_seconds()
         self.virtual = isinstance(engine.clock, VirtualClock)
         self.request_speed = 1.0 if self.virtual or options.speed is None else options.speed
-        """How many times shorter what is asked for must be: a virtual clock is moved instead."""
+        """Divisor of all requested durations. It is 1 with a virtual clock, which moves faster instead."""
         self.limits = engine.limits.at(self.request_speed)
         self.changed = asyncio.Event()
-        """Set when a document has changed, and when the run is to stop."""
+        """Set when a document has changed, or when the run must stop."""
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._barrier = Watchers(barrier, self._stopping) if barrier is not None else None
+        self._barrier = StoppableBarrier(barrier, self._stopping) if barrier is not None else None
         self.moving: asyncio.Task[None] | None = None
-        """A move of the clock that is under way."""
+        """The current move of the clock."""
 
     def stop(self) -> None:
         if not self._stopping.done():
             self._stopping.set_result(None)
         self.changed.set()
 
-    def refuse_stopped(self) -> None:
-        """Whoever takes a step looks first whether there is to be another."""
+    def raise_if_stopped(self) -> None:
+        """Raise RunStopped if the run must stop."""
         if self._stopping.done():
             raise RunStopped
 
-    def deadline(self, length: timedelta) -> datetime:
-        """When something that may take so long is late."""
+    def deadline(self, duration: timedelta) -> datetime:
+        """Return the time by which something with this maximum duration must have happened."""
         slack = ROUNDING if self.virtual else ROUNDING + GRACE
-        return self._engine.clock.now() + self.limits.quicken(length) + slack
+        return self._engine.clock.now() + self.limits.quicken(duration) + slack
 
     async def until(
-        self, happened: Callable[[], bool], deadline: datetime, next_due: Callable[[], datetime | None]
+        self, condition: Callable[[], bool], deadline: datetime, next_due: Callable[[], datetime | None]
     ) -> bool:
-        """Let time pass until it has happened; False when the deadline comes first."""
-        while not happened():
-            self.refuse_stopped()
+        """Let time pass until the condition is true. Return False if the deadline comes first."""
+        while not condition():
+            self.raise_if_stopped()
             if self._engine.clock.now() >= deadline:
                 return False
             self.changed.clear()
@@ -84,47 +84,48 @@ class Pace:
         left = deadline - self._engine.clock.now()
         if not self.virtual:
             if self._options.enable:
-                self._keep_listening()
-            await self._wait(min(left.total_seconds(), LONGEST_WAIT_SECONDS))
+                self._keep_groups_enabled()
+            await self._wait(min(left.total_seconds(), MAX_WAIT_SECONDS))
         elif self._options.speed is None:
-            if next_due() is None:  # work that has just begun: when it is over is known once it is done
+            if next_due() is None:  # work has just started; its end is known when the fabric has done it
                 await self._move(timedelta(0))
             await self._move(min(left, self._step(next_due())))
         else:
-            await self._move_at_pace(self._options.speed, left)
+            await self._move_at_speed(self._options.speed, left)
 
     def _step(self, due: datetime | None) -> timedelta:
-        """How far it is to the next moment at which something of this run happens."""
+        """Return the time until something of this run happens."""
         clock = self._engine.clock
         waking = clock.next_wake_up() if isinstance(clock, VirtualClock) else None
-        moments = [moment for moment in (due, waking) if moment is not None and moment > clock.now()]
-        longest = self._engine.limits.quicken(self._engine.limits.inactivity_timeout) / 2
-        return min(min(moments) - clock.now(), longest) if moments else longest
+        times = [time for time in (due, waking) if time is not None and time > clock.now()]
+        max_step = self._engine.limits.quicken(self._engine.limits.inactivity_timeout) / 2
+        return min(min(times) - clock.now(), max_step) if times else max_step
 
-    async def _move_at_pace(self, speed: float, left: timedelta) -> None:
-        """Whole seconds only: virtual time that has fractions makes every NotBefore a little later."""
-        owed = int((real_seconds() - self._last_moved) * speed)
-        if owed < 1:
-            await self._wait(max(1 / speed, LOOK_EVERY_SECONDS) if speed < 1 else LOOK_EVERY_SECONDS)
+    async def _move_at_speed(self, speed: float, left: timedelta) -> None:
+        """Move by whole seconds only: with fractions, NotBefore would be rounded up each time."""
+        due_seconds = int((real_seconds() - self._last_moved) * speed)
+        if due_seconds < 1:
+            await self._wait(max(1 / speed, MOVE_INTERVAL_SECONDS) if speed < 1 else MOVE_INTERVAL_SECONDS)
             return
-        self._last_moved += owed / speed
-        await self._move(min(left, timedelta(seconds=owed)))
-        if self._barrier is not None:  # what was spent on waiting for VMs is not caught up with: they would see nothing
+        self._last_moved += due_seconds / speed
+        await self._move(min(left, timedelta(seconds=due_seconds)))
+        # Do not catch up on the time spent waiting for VMs: they would miss the steps in between.
+        if self._barrier is not None:
             self._last_moved = real_seconds()
 
-    async def _move(self, length: timedelta) -> None:
-        self._keep_listening()
-        self.moving = asyncio.create_task(self._move_on(length))
+    async def _move(self, duration: timedelta) -> None:
+        self._keep_groups_enabled()
+        self.moving = asyncio.create_task(self._advance(duration))
         await asyncio.wait({self.moving, self._stopping}, return_when=asyncio.FIRST_COMPLETED)
-        self.refuse_stopped()  # the move itself goes on to its end
+        self.raise_if_stopped()  # the move itself continues
         self.moving.result()
 
-    async def _move_on(self, length: timedelta) -> None:
-        """The one place where the clock is moved."""
-        await self._engine.advance(length, self._barrier)
+    async def _advance(self, duration: timedelta) -> None:
+        """Move the clock. Nothing else in this module does."""
+        await self._engine.advance(duration, self._barrier)
 
-    def _keep_listening(self) -> None:
-        """While a run moves the clock nobody can ask often enough: that is not the groups' silence."""
+    def _keep_groups_enabled(self) -> None:
+        """Count the groups as polled: nobody can poll as fast as a run moves the clock."""
         self._engine.polled.update(self._groups)
 
     async def _wait(self, seconds: float) -> None:
@@ -133,8 +134,8 @@ class Pace:
                 await self.changed.wait()
 
 
-class Watchers:
-    """An barrier that is not waited for any more when the run is to stop."""
+class StoppableBarrier:
+    """A clock barrier that stops waiting when the run must stop."""
 
     def __init__(self, barrier: ClockBarrier, stopping: asyncio.Future[None]) -> None:
         self._barrier = barrier

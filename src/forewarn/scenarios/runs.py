@@ -1,9 +1,8 @@
-"""The runs of scenarios. In memory only: a stop of the service ends them, and what they caused goes on."""
+"""All runs of scenarios. They exist only in memory: a stop of the service ends them, but not their operations."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from contextlib import ExitStack
 from datetime import timedelta
@@ -15,6 +14,7 @@ from forewarn.errors import EventsNotEnabled, FaultsNotAllowed, RunEnded, RunInP
 from forewarn.scenarios.expectations import EventObserver
 from forewarn.scenarios.pace import Pace
 from forewarn.scenarios.run import ScenarioRun
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,43 +26,43 @@ if TYPE_CHECKING:
     from forewarn.ports import ClockBarrier
     from forewarn.wire.versions import ApiVersion
 
-    Gather = Callable[[Sequence[str]], AbstractContextManager[ClockBarrier]]
+    MakeBarrier = Callable[[Sequence[str]], AbstractContextManager[ClockBarrier]]
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 FIRST_NUMBER = 1000
-REMEMBERED = 100
-"""Of runs that are over, the newest so many are remembered."""
+MAX_ENDED_RUNS = 100
+"""Maximum number of ended runs that are kept."""
 
 
 class ScenarioRuns:
-    """Starts runs, and knows how they went."""
+    """Starts and stops runs, and keeps their results."""
 
-    def __init__(self, engine: Engine, faults: Faults, barrier: Gather, version: ApiVersion) -> None:
-        """`barrier` gathers VMs that are to be waited for; documents are judged as this `version` shows them."""
+    def __init__(self, engine: Engine, faults: Faults, make_barrier: MakeBarrier, version: ApiVersion) -> None:
+        """`make_barrier` makes the clock wait for VMs. Expectations are checked on documents of this api-version."""
         self._engine = engine
         self._faults = faults
-        self._barrier = barrier
+        self._make_barrier = make_barrier
         self._version = version
         self._runs: dict[str, ScenarioRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._moves: set[asyncio.Task[None]] = set()
-        """Moves of the clock whose run was stopped meanwhile."""
-        # Unlike those before a restart: somebody may still ask for one of them.
+        """Clock moves in progress whose run was stopped."""
+        # A random start, so that a new run does not get the id of a run before a restart.
         self._count = FIRST_NUMBER + secrets.randbelow(9 * FIRST_NUMBER)
         engine.subscribe(self._on_published)
 
     async def start(self, scenario: Scenario, options: RunOptions, by: str) -> Run:
-        """Begin a run; an error if it cannot be played as asked."""
+        """Start a run. Raise an error if the VMs or the service do not meet its requirements."""
         engine = self._engine
         vms = select_vms(engine.fleet, scenario, options)
         if any(step.fault is not None for step in scenario.steps) and not self._faults.allowed:
             raise FaultsNotAllowed
-        self._refuse_second()
+        self._check_no_other_run()
         with ExitStack() as stack:
-            barrier = stack.enter_context(self._barrier(options.seen_by)) if options.seen_by else None
-            if barrier is not None:  # they are there before anything happens
+            barrier = stack.enter_context(self._make_barrier(options.seen_by)) if options.seen_by else None
+            if barrier is not None:  # wait until they poll
                 await engine.advance(timedelta(0), barrier)
             return await self._begin(scenario, options, vms, by, barrier, stack)
 
@@ -77,8 +77,8 @@ class ScenarioRuns:
     ) -> Run:
         engine = self._engine
         groups = list(dict.fromkeys(engine.fleet.vm(name).group for name in vms))
-        await self._have_them_listen(groups, by, enable=options.enable)
-        self._refuse_second()  # another may have come in between
+        await self._check_groups_enabled(groups, by, enable=options.enable)
+        self._check_no_other_run()  # another run may have started in between
         self._count += 1
         run = Run(
             id=f"r{self._count}",
@@ -87,22 +87,23 @@ class ScenarioRuns:
             speed=options.speed,
             started_by=by,
             started_at=engine.clock.now(),
-            steps=tuple(StepResult(step.in_words()) for step in scenario.steps),
+            steps=tuple(StepResult(step.describe()) for step in scenario.steps),
         )
         pace = Pace(engine, options, groups, barrier)
         scenario_run = ScenarioRun(run, engine, self._faults, pace, EventObserver(engine, self._version, groups))
         self._runs[run.id] = scenario_run
         self._tasks[run.id] = task = asyncio.create_task(scenario_run.run_to_end())
-        kept = stack.pop_all()  # the barrier stays as long as the run
-        task.add_done_callback(lambda _: self._ended(scenario_run, kept))
+        barrier_stack = stack.pop_all()  # the barrier lasts until the end of the run
+        task.add_done_callback(lambda _: self._on_ended(scenario_run, barrier_stack))
         return run
 
-    def _refuse_second(self) -> None:
+    def _check_no_other_run(self) -> None:
         for other in self._runs.values():
             if other.pace.virtual and other.run.status is RunStatus.RUNNING:
                 raise RunInProgress(run_id=other.run.id, scenario=other.run.scenario.name)
 
-    async def _have_them_listen(self, groups: list[str], by: str, *, enable: bool) -> None:
+    async def _check_groups_enabled(self, groups: list[str], by: str, *, enable: bool) -> None:
+        """Enable the groups if requested. Raise an error for a group that gets no notices."""
         engine = self._engine
         if enable:
             for group in groups:
@@ -114,27 +115,27 @@ class ScenarioRuns:
             if why := why_no_notice(draft, group, now, engine.limits):
                 raise EventsNotEnabled(why=why)
 
-    def _ended(self, scenario_run: ScenarioRun, kept: ExitStack) -> None:
-        kept.close()
+    def _on_ended(self, scenario_run: ScenarioRun, barrier_stack: ExitStack) -> None:
+        barrier_stack.close()
         self._tasks.pop(scenario_run.run.id, None)
         if (moving := scenario_run.pace.moving) is not None and not moving.done():
             self._moves.add(moving)
-            moving.add_done_callback(self._moved)
-        over = [run_id for run_id, other in self._runs.items() if other.run.status is not RunStatus.RUNNING]
-        for run_id in over[:-REMEMBERED]:
+            moving.add_done_callback(self._on_moved)
+        ended = [run_id for run_id, other in self._runs.items() if other.run.status is not RunStatus.RUNNING]
+        for run_id in ended[:-MAX_ENDED_RUNS]:
             del self._runs[run_id]
 
-    def _moved(self, moving: asyncio.Task[None]) -> None:
+    def _on_moved(self, moving: asyncio.Task[None]) -> None:
         self._moves.discard(moving)
         if not moving.cancelled() and (error := moving.exception()) is not None:
-            logger.warning("The clock was not moved as far as a run that was stopped had wanted: %s", error)
+            _log.warning("clock_move_failed", "The last clock move of a stopped run failed.", error=str(error))
 
     def _on_published(self, published: Published) -> None:
         for run_id in self._tasks:
-            self._runs[run_id].look(published.groups)
+            self._runs[run_id].on_documents_changed(published.groups)
 
     def runs(self) -> list[Run]:
-        """All that are known, the newest first."""
+        """Return all runs, newest first."""
         return [scenario_run.run for scenario_run in reversed(self._runs.values())]
 
     def run(self, run_id: str) -> Run:
@@ -147,14 +148,14 @@ class ScenarioRuns:
         return found
 
     async def finished(self, run_id: str) -> Run:
-        """The run, once it is over."""
+        """Wait for the end of a run, and return it."""
         scenario_run = self._find(run_id)
         if (task := self._tasks.get(scenario_run.run.id)) is not None:
             await asyncio.wait({task})
         return scenario_run.run
 
     async def stop_run(self, run_id: str) -> Run:
-        """End a run before its end. What it caused and is only scheduled is withdrawn."""
+        """Stop a run. Cancel its operations that have not started."""
         scenario_run = self._find(run_id)
         task = self._tasks.get(scenario_run.run.id)
         if task is None:
@@ -163,9 +164,9 @@ class ScenarioRuns:
         return await self.finished(run_id)
 
     async def stop(self) -> None:
-        """The service stops. What runs have caused goes on when it is back."""
-        under_way = [*self._tasks.values(), *self._moves]
-        under_way += [each.pace.moving for each in self._runs.values() if each.pace.moving is not None]
-        for task in under_way:
+        """Cancel all runs, because the service stops. Their operations continue after a restart."""
+        tasks = [*self._tasks.values(), *self._moves]
+        tasks += [each.pace.moving for each in self._runs.values() if each.pace.moving is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from forewarn.core import faults
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
-from forewarn.core.faults import describe
 from forewarn.core.scenarios import Expectation, RunStatus, StepOptions, StepStatus
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class NeedsShape(Struct, forbid_unknown_fields=True):
-    """What a scenario needs of a fleet."""
+    """Requirements of a scenario for its VMs."""
 
     text: str
     vms: Count
@@ -51,7 +51,7 @@ class ScenarioStepShape(Struct, forbid_unknown_fields=True):
 
 
 class ScenarioShape(Struct, forbid_unknown_fields=True):
-    """A scenario; steps, fleet and text are only in the response for one scenario."""
+    """A scenario. Only the response for one scenario has steps, fleet and text."""
 
     name: str
     title: str
@@ -74,38 +74,38 @@ class ScenarioShape(Struct, forbid_unknown_fields=True):
             max_duration_seconds=scenario.max_duration.total_seconds(),
         )
         if text:
-            shape.steps = [ScenarioStepShape(step.in_words(), _action(step), _expects(step)) for step in scenario.steps]
+            shape.steps = [ScenarioStepShape(step.describe(), _action(step), _expects(step)) for step in scenario.steps]
             shape.fleet = scenario.fleet or None
             shape.text = text
         return shape
 
 
 def _action(step: ScenarioStep) -> str:
-    """The action of a step with its options."""
+    """Return the action of a step with its options."""
     if step.fault is not None:
-        return f"fault {describe(step.fault)}"
-    plain = step._replace(title="").in_words()
-    return ", ".join([plain, *_pairs(step.options, StepOptions())])
+        return f"fault {faults.describe(step.fault)}"
+    action = step._replace(title="").describe()
+    return ", ".join([action, *_named_values(step.options, StepOptions())])
 
 
 def _expects(step: ScenarioStep) -> list[str]:
-    return _pairs(step.expect, Expectation()) if step.expect is not None else []
+    return _named_values(step.expect, Expectation()) if step.expect is not None else []
 
 
-def _pairs(value: StepOptions | Expectation, usual: StepOptions | Expectation) -> list[str]:
-    """The given values, each with its name."""
+def _named_values(value: StepOptions | Expectation, defaults: StepOptions | Expectation) -> list[str]:
+    """Return the values that are not defaults, each with its name."""
     given = value._asdict().items()
-    return [f"{name} {_word(each)}" for name, each in given if each != getattr(usual, name)]
+    return [f"{name} {_format(each)}" for name, each in given if each != getattr(defaults, name)]
 
 
-def _word(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     if hasattr(value, "total_seconds"):
-        length: timedelta = value
-        return format_duration(length)
+        duration: timedelta = value
+        return format_duration(duration)
     return str(value) or '""'
 
 
@@ -114,8 +114,8 @@ class RunStepShape(Struct, forbid_unknown_fields=True):
 
     title: str
     status: Annotated[str, Meta(extra_json_schema={"enum": [status.value for status in StepStatus]})]
-    started_at: Moment | None
-    ended_at: Moment | None
+    started_at: Time | None
+    ended_at: Time | None
     expects: list[str]
     error: str | None
 
@@ -141,8 +141,8 @@ class RunShape(Struct, forbid_unknown_fields=True):
     speed: float | None
     started_by: str
     status: Annotated[str, Meta(extra_json_schema={"enum": [status.value for status in RunStatus]})]
-    started_at: Moment
-    ended_at: Moment | None
+    started_at: Time
+    ended_at: Time | None
     operations: list[str]
     steps: list[RunStepShape]
 

@@ -1,4 +1,4 @@
--- Columns, members of stored JSON and the state of a host get the names that the core and the API use.
+-- Columns, members of stored JSON, the state of a host and the status of a rollout get the names of the core and the API.
 
 ALTER TABLE operation RENAME COLUMN progress TO status;
 ALTER TABLE operation RENAME COLUMN unnoticed TO not_notified;
@@ -13,6 +13,7 @@ UPDATE operation SET request = json_remove(
 
 ALTER TABLE rollout RENAME COLUMN course TO settings;
 ALTER TABLE rollout RENAME COLUMN stage TO status;
+UPDATE rollout SET status = 'running' WHERE status = 'walking';
 ALTER TABLE rollout RENAME COLUMN waiting TO pending;
 ALTER TABLE rollout RENAME COLUMN under_way TO in_progress;
 ALTER TABLE rollout RENAME COLUMN next_at TO next_wave_at;

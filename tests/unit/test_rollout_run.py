@@ -1,4 +1,4 @@
-"""Rollouts as they are walked: whatever comes in between, and wherever the service dies."""
+"""Rollouts as they run: with other changes in between, and with crashes at any point."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ NUMBERS = st.integers(0, 59)
 SCOPES = [*GROUPS, "vm-0", "vm-1", "vm-2"]
 
 
-class WalkMachine(MortalEngine):
-    """Lets rollouts walk a random fleet while much else happens to it; the fabric is slow at times, but well."""
+class RolloutMachine(MortalEngine):
+    """Runs rollouts over a random fleet while much else happens to it. The fabric is sometimes slow, but works."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,12 +176,12 @@ class WalkMachine(MortalEngine):
         assert {*rollouts} == {*self.begun}, "a rollout is lost"
         for rollout in rollouts.values():
             mine = [operation for operation in operations if operation.request.rollout == rollout.id]
-            self.check_walk(rollout, mine, [entry for entry in entries if entry.operation == rollout.id])
+            self.check_rollout(rollout, mine, [entry for entry in entries if entry.operation == rollout.id])
             assert all(
                 carried_out[one.id] == 1 for one in mine if one.status is OperationStatus.DONE and not one.reason
             )
 
-    def check_walk(self, rollout: Rollout, operations: list[Operation], entries: list[HistoryEntry]) -> None:
+    def check_rollout(self, rollout: Rollout, operations: list[Operation], entries: list[HistoryEntry]) -> None:
         assert rollout.status in (RolloutStatus.DONE, RolloutStatus.CANCELLED), rollout.reason
         assert len(operations) == len({operation.host for operation in operations}), "a host was announced twice"
         if rollout.status is RolloutStatus.DONE:
@@ -210,13 +210,13 @@ class WalkMachine(MortalEngine):
         assert entries[-1].kind == ROLLOUT_END_KINDS[rollout.status]
 
 
-TestWalk = WalkMachine.TestCase
-TestWalk.settings = settings(
+TestRollouts = RolloutMachine.TestCase
+TestRollouts.settings = settings(
     max_examples=amount(150), stateful_step_count=30, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 
-# --- The walk, step by step -------------------------------------------------------------------------------
+# --- A rollout, step by step ------------------------------------------------------------------------------
 
 TENANTS = [VM(f"x{number}", f"x{number}", f"h{number}", priority="spot") for number in range(4)]
 FOUR = Fleet(TENANTS, hosts=[Host(vm.host) for vm in TENANTS])
@@ -256,7 +256,7 @@ async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
         ("by hand", "its disk is dead"),
     ],
 )
-async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled(way: str, words: str) -> None:
+async def test_a_failed_health_check_stops_the_rollout_and_cancels_pending_operations(way: str, words: str) -> None:
     async with four_hosts("x0", "x1", "x2", "x3", max_unavailable=3, notice=3 * HOUR) as (engine, fabric, rollout):
         out = dict(rollout.in_progress)
         assert [*out] == ["h0", "h1", "h2"]
@@ -320,7 +320,7 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
 
         assert explained() == (
             (Wait("approval", done=False, group="x0", until=START + 3 * HOUR),),
-            "It starts when all waits are over.",
+            "It starts when all conditions are met.",
             START + 3 * HOUR,
         )
         fabric.unhealthy = {"x0"}
@@ -333,7 +333,7 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
                 Wait("gate", done=False, until=START + 15 * MINUTE, text=wave),
                 Wait("settling", done=False, until=START + HOUR),
             ),
-            "It ends, and its events are removed from the document.",
+            "It ends, and its events disappear from the document.",
             START + HOUR,
         )
         await engine.advance(14 * MINUTE)

@@ -1,4 +1,4 @@
-"""What every measurement is given."""
+"""The arguments of every benchmark."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from bench.processes import Processes
 
 
-class Stage(NamedTuple):
-    """Where to measure, and how often."""
+class Context(NamedTuple):
+    """The processes, the temporary folder and the number of rounds of a run."""
 
     processes: Processes
     root: Path
     rounds: int
 
     def folder(self, name: str) -> Path:
-        """A path for a folder of its own, not made yet."""
+        """Return the path of a folder with this name. The caller creates the folder."""
         return self.root / name.replace(", ", "-").replace(" ", "-")
 
-    def say(self, progress: str) -> None:
+    def log(self, progress: str) -> None:
         print(f"  {progress}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Who plays a scenario."""
+"""Which VMs a run of a scenario uses, and the errors if they do not meet its needs."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ name = "db"
 )
 
 
-def play(needs: Needs, **asked: object) -> tuple[str, ...]:
+def select(needs: Needs, **asked: object) -> tuple[str, ...]:
     scenario = Scenario("mine", "t", "", "", needs, "", ())
     return select_vms(FLEET, scenario, RunOptions(**asked))  # type: ignore[arg-type]
 
 
 def test_those_that_are_named() -> None:
-    assert play(Needs(), vms=("web-1", "db", "web-1")) == ("web-1", "db")
-    assert play(Needs(2, "scale-set"), vms=("pool_2", "pool_0")) == ("pool_2", "pool_0")
+    assert select(Needs(), vms=("web-1", "db", "web-1")) == ("web-1", "db")
+    assert select(Needs(2, "scale-set"), vms=("pool_2", "pool_0")) == ("pool_2", "pool_0")
 
 
 def test_as_many_of_a_group_as_are_needed() -> None:
-    assert play(Needs(2, priority="spot"), group="pool") == ("pool_0", "pool_1")
-    assert play(Needs(2, update_domains=2), group="web") == ("web-0", "web-1", "web-2", "web-3")
-    assert play(Needs(), group="db") == ("db",)
+    assert select(Needs(2, priority="spot"), group="pool") == ("pool_0", "pool_1")
+    assert select(Needs(2, update_domains=2), group="web") == ("web-0", "web-1", "web-2", "web-3")
+    assert select(Needs(), group="db") == ("db",)
 
 
 def test_with_nobody_named_those_that_fit_if_it_is_clear_which() -> None:
-    assert play(Needs(3, priority="spot")) == ("pool_0", "pool_1", "pool_2")
-    assert play(Needs(3, terminate_notice=True)) == ("pool_0", "pool_1", "pool_2")
-    assert play(Needs(1, "standalone")) == ("db",)
-    assert play(Needs(2, update_domains=2)) == ("web-0", "web-1", "web-2", "web-3")
+    assert select(Needs(3, priority="spot")) == ("pool_0", "pool_1", "pool_2")
+    assert select(Needs(3, terminate_notice=True)) == ("pool_0", "pool_1", "pool_2")
+    assert select(Needs(1, "standalone")) == ("db",)
+    assert select(Needs(2, update_domains=2)) == ("web-0", "web-1", "web-2", "web-3")
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_with_nobody_named_those_that_fit_if_it_is_clear_which() -> None:
         (Needs(priority="spot"), {"group": "web"}, "mine needs 1 Spot VM, but in web, web-0 is regular."),
     ],
 )
-def test_what_is_needed_is_said_with_how_to_play_it_from_nothing(
+def test_the_error_says_what_is_needed_and_how_to_run_it_with_its_own_fleet(
     needs: Needs, asked: dict[str, object], problem: str
 ) -> None:
     with pytest.raises(ScenarioDoesNotFit) as caught:
-        play(needs, **asked)
+        select(needs, **asked)
     assert str(caught.value).startswith(problem)
     assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
 
 
-def test_who_is_deallocated_does_not_play() -> None:
+def test_a_deallocated_vm_is_not_selected() -> None:
     vms = [vm._replace(deallocated=vm.name == "pool_0") for vm in FLEET.vms.values()]
     fleet = Fleet(vms, FLEET.groups.values())
     scenario = Scenario("mine", "t", "", "", Needs(2, priority="spot"), "", ())
@@ -111,8 +111,8 @@ def test_who_is_deallocated_does_not_play() -> None:
 
 def test_what_is_not_there_is_said_as_ever() -> None:
     with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
-        play(Needs(), vms=("wep-0",))
+        select(Needs(), vms=("wep-0",))
     with pytest.raises(UnknownResource, match="Did you mean 'pool'"):
-        play(Needs(), group="pol")
+        select(Needs(), group="pol")
     with pytest.raises(BadOption, match="Use one of them"):
-        play(Needs(), vms=("db",), group="web")
+        select(Needs(), vms=("db",), group="web")
