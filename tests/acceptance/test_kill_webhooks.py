@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from depth import amount
-from receiver import Receiver, Reply
+from webhook_receiver import Receiver, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forewarn.testing import ServiceProcess
-    from receiver import Got
+    from webhook_receiver import Got
 
 FLEET = """
 [[vm]]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from command_line import typed
-from receiver import Receiver, Reply, authority_file
+from webhook_receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forewarn.testing import Service, ServiceProcess
     from forewarn.testing.client import Reachable
-    from receiver import Got
+    from webhook_receiver import Got
 
 ROOT = Path(__file__).parents[2]
 FLEET = """

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.raw_server import RawServer, answer, close, document, event, reset, silence, then
-from agent.shifted import Shifted, allow_seconds
+from agent.shifted_clock import Shifted, allow_seconds
 from depth import amount
 from forewarn.agent import Change, Client, Document, EndpointError, Event
 from forewarn.agent.address import EndpointAddress

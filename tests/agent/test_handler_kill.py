@@ -55,7 +55,7 @@ class Agents:
         self.folder = folder
         (folder / "lonely.py").write_text(LONELY)
         self._process = subprocess.Popen(
-            [sys.executable, "-S", HERE / "kill_here.py"],
+            [sys.executable, "-S", HERE / "kill_at_line.py"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ import pytest
 
 from agent.jobs import LoneJob, handler_of, then
 from forewarn.errors import BadAgentConfig, HandlerFailed
-from receiver import Got, Receiver, Reply, authority_file
+from webhook_receiver import Got, Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

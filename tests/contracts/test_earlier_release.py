@@ -16,13 +16,13 @@ import pytest
 
 from fixtures.releases import PROSE, RELEASES, differences, stored_addresses, unpack
 from forewarn.testing import ServiceProcess
-from receiver import Receiver
+from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from receiver import Got
+    from webhook_receiver import Got
 
 OPTIONS = (
     *("--clock", "virtual", "--preview-versions", "true", "--inactivity-timeout", "3650d"),

@@ -23,7 +23,7 @@ from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.stores.sqlite_file import APPLICATION_ID, DATABASE_NAME, migrations
-from receiver import Receiver
+from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
     from pathlib import Path

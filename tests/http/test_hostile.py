@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forewarn.testing import ServiceProcess
-from golden.answers_limits import HEAD_TOO_LARGE, MALFORMED
 from golden.exchange import POLL, Line, request, stop_cleanly
+from golden.responses_limits import HEAD_TOO_LARGE, MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

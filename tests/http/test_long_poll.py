@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from golden.answers_limits import THROTTLED
 from golden.exchange import POLL, Line, Reply, request, stop_cleanly
+from golden.responses_limits import THROTTLED
 from golden.rows import NOT_A_VM, Row
 
 if TYPE_CHECKING:

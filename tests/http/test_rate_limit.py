@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from golden.answers_limits import THROTTLED
 from golden.exchange import POLL, Line, Reply, request
+from golden.responses_limits import THROTTLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,7 +43,7 @@ from forewarn.errors import (
 )
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite_file import DATABASE_NAME
-from receiver import Receiver, Reply
+from webhook_receiver import Receiver, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from forewarn.core.state import HistoryEntry
     from forewarn.core.webhooks import DeliveryUpdate
     from forewarn.engine.engine import Engine
-    from receiver import Got
+    from webhook_receiver import Got
 
 SECRET = "not really a secret"  # noqa: S105
 LOCAL = OperatorLimits(makes_hosts=True, webhook_private_networks=parse_allowed_networks("127.0.0.1"))

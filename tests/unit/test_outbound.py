@@ -11,7 +11,7 @@ import pytest
 
 from forewarn.core.webhooks import AllowedNetworks, parse_allowed_networks
 from forewarn.delivery.outbound import MOST_HOPS, DeliveryOutcome, Outbound
-from receiver import Receiver, Reply, authority_file
+from webhook_receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from golden.answers_approval import REFUSED, TAKEN
-from golden.answers_around import INSTANCE, ORDER, PATHS, STRANGERS
-from golden.answers_poll import DOCUMENTS, HEADER, TAGS, VERSIONS, WAITS
+from golden.responses_approval import REFUSED, TAKEN
+from golden.responses_other import INSTANCE, ORDER, PATHS, STRANGERS
+from golden.responses_poll import DOCUMENTS, HEADER, TAGS, VERSIONS, WAITS
 
 ANSWERS = (*DOCUMENTS, *VERSIONS, *HEADER, *TAGS, *WAITS, *TAKEN, *REFUSED, *PATHS, *STRANGERS, *ORDER, *INSTANCE)

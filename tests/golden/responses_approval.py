@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from golden.answers_poll import at
 from golden.bodies import BODIES
 from golden.cases import ASSUMED, DOCUMENTED, OBSERVED
+from golden.responses_poll import at
 from golden.rows import (
     APP_0,
     APP_1,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from golden.answers import ANSWERS
 from golden.cases import MARKS
+from golden.responses import ANSWERS
 from golden.world import World, build
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.raw_server import EMPTY_DOCUMENT, RawServer, answer, close, reset, silence, then, trickle
-from agent.shifted import Shifted
+from agent.shifted_clock import Shifted
 from depth import amount
 from forewarn.agent import transport
 from forewarn.agent.address import EndpointAddress

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from forewarn.wire.versions import INSTANCE_VERSIONS
-from golden.answers_poll import at
 from golden.cases import ASSUMED, DOCUMENTED, OBSERVED
+from golden.responses_poll import at
 from golden.rows import (
     APP_0,
     BAD_INSTANCE_VERSION,

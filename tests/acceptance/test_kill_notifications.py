@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.feed_client import Follower
-from receiver import Receiver, Reply
+from webhook_receiver import Receiver, Reply
 
 if TYPE_CHECKING:
     import socket
