@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A sample application: a shop that keeps its orders in memory, and hears of what is about to happen to its machine.
+"""A sample application: a shop that keeps its orders in memory, and polls Scheduled Events for its VM.
 
 It has two handlers of Scheduled Events. The careful one leaves the load balancer's pool, saves its orders, and only
-then approves; it leaves others' events alone, comes back when an event is over, and lives through bad moments of the
-endpoint. The careless one is what one writes on the first day. `test_shop.py` tells them apart.
+then approves. It ignores events of other VMs, returns to the pool after an event, and retries when the endpoint
+fails. The careless one makes the usual mistakes of a first version. The tests in `test_shop.py` find them.
 """
 
 import argparse
@@ -21,7 +21,7 @@ POLL_SECONDS = float(os.environ.get("POLL_SECONDS", "1"))
 
 
 class Shop:
-    """What the handlers protect. Its state is a file, so that a load balancer (or a test) can look at it."""
+    """The orders that the handlers protect. The state is in a file that a load balancer or a test can read."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -43,9 +43,9 @@ class Shop:
         self._write()
 
     def _write(self) -> None:
-        unfinished = self._state.with_suffix(".new")
-        unfinished.write_text(json.dumps({"in_pool": self.in_pool, "orders": self._orders, "saved": self._saved}))
-        unfinished.replace(self._state)
+        temporary = self._state.with_suffix(".new")
+        temporary.write_text(json.dumps({"in_pool": self.in_pool, "orders": self._orders, "saved": self._saved}))
+        temporary.replace(self._state)
 
 
 def careful(shop: Shop, document: dict, me: str) -> None:
@@ -60,7 +60,7 @@ def careful(shop: Shop, document: dict, me: str) -> None:
             shop.leave_pool()
             shop.save()
         if event["EventStatus"] == "Scheduled" and len(event["Resources"]) == 1:
-            approve(event)  # with others in it, it is not this machine's alone to let it start
+            approve(event)  # an event of several VMs needs the decision of all of them
 
 
 def careless(shop: Shop, document: dict, _: str) -> None:
@@ -70,30 +70,30 @@ def careless(shop: Shop, document: dict, _: str) -> None:
 
 
 def approve(event: dict) -> None:
-    ask(json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
+    send(json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
 
 
-def ask(body: "bytes | None" = None) -> bytes:
+def send(body: "bytes | None" = None) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the endpoint is link-local
-    with opener.open(urllib.request.Request(EVENTS, body, {"Metadata": "true"}), timeout=5) as answer:  # noqa: S310
-        return answer.read()
+    with opener.open(urllib.request.Request(EVENTS, body, {"Metadata": "true"}), timeout=5) as response:  # noqa: S310
+        return response.read()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="where to write how it is")
+    parser.add_argument("--state", type=Path, required=True, help="the file for the state of the shop")
     parser.add_argument("--handler", choices=["careful", "careless"], default="careful")
     options = parser.parse_args()
     shop, me = Shop(options.state), os.environ["FOREWARN_VM_NAME"]
     pause = threading.Event()
     handle = careful if options.handler == "careful" else careless
-    bad_moments = (OSError, ValueError, http.client.HTTPException)
-    expected = bad_moments if options.handler == "careful" else urllib.error.HTTPError
+    all_failures = (OSError, ValueError, http.client.HTTPException)
+    handled = all_failures if options.handler == "careful" else urllib.error.HTTPError
     while True:
         try:
-            handle(shop, json.loads(ask()), me)
-        except expected as error:  # what is not expected ends it
-            print(f"asking again: {error}", flush=True)
+            handle(shop, json.loads(send()), me)
+        except handled as error:  # any other error ends the program
+            print(f"retrying: {error}", flush=True)
         pause.wait(POLL_SECONDS)
 
 

@@ -1,6 +1,6 @@
-"""Does the shop take a notice well? Run: pytest examples/testing
+"""Tests of how the shop handles a maintenance notice. Run: pytest examples/testing
 
-SHOP_HANDLER=careless shows what the same tests say of a handler that does not.
+With SHOP_HANDLER=careless the same tests fail.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHOP = Path(__file__).with_name("shop.py")
 
 
 class RunningShop:
-    """The shop in a process of its own, on the VM `vm`."""
+    """The shop in its own process, as the VM `vm`."""
 
     def __init__(self, vm: VM, folder: Path) -> None:
         self.vm = vm
@@ -42,39 +42,39 @@ class RunningShop:
 @pytest.fixture
 def shop(forewarn: Service, tmp_path: Path) -> Iterator[RunningShop]:
     running = RunningShop(forewarn.group("shop", vms=2, host="rack-1")[0], tmp_path)
-    forewarn.advance(seen_by=running.vm)  # by no time at all: only until it has asked
+    forewarn.advance(seen_by=running.vm)  # moves no time: waits until the shop polls
     yield running
     running.process.kill()
     running.process.wait()
 
 
-def test_it_saves_and_leaves_the_pool_before_it_lets_a_reboot_start(forewarn: Service, shop: RunningShop) -> None:
+def test_it_saves_and_leaves_the_pool_before_it_approves_a_reboot(forewarn: Service, shop: RunningShop) -> None:
     event = shop.vm.restart()
     forewarn.advance(seen_by=shop.vm)
     assert event.was_approved_by(shop.vm)
     assert shop.state == {"in_pool": False, "orders": 3, "saved": 3}
 
 
-def test_it_comes_back_when_the_reboot_is_over(forewarn: Service, shop: RunningShop) -> None:
+def test_it_returns_to_the_pool_when_the_reboot_is_complete(forewarn: Service, shop: RunningShop) -> None:
     event = shop.vm.restart()
     forewarn.advance(minutes=25, seen_by=shop.vm)
     assert event.status == "Completed"
     assert shop.state["in_pool"]
-    statuses = [told.status for document in forewarn.documents_seen_by(shop.vm) for told in document.events]
+    statuses = [seen.status for document in forewarn.documents_seen_by(shop.vm) for seen in document.events]
     assert statuses == ["Scheduled", "Started"]
 
 
-def test_it_comes_back_when_the_event_is_cancelled(forewarn: Service, shop: RunningShop) -> None:
-    (event,) = forewarn.ask("host-update", host="rack-1", type="Reboot")
+def test_it_returns_to_the_pool_when_the_event_is_cancelled(forewarn: Service, shop: RunningShop) -> None:
+    (event,) = forewarn.request_operation("host-update", host="rack-1", type="Reboot")
     forewarn.advance(minutes=8, seen_by=shop.vm)
-    assert not event.was_approved, "it is about both machines"
+    assert not event.was_approved, "the event affects both VMs"
     assert not shop.state["in_pool"]
     event.cancel()
     forewarn.advance(seen_by=shop.vm)
     assert shop.state["in_pool"]
 
 
-def test_it_leaves_the_event_of_another_machine_alone(forewarn: Service, shop: RunningShop) -> None:
+def test_it_ignores_the_event_of_another_vm(forewarn: Service, shop: RunningShop) -> None:
     event = forewarn.group("shop")[1].restart()
     forewarn.advance(minutes=14, seen_by=shop.vm)
     assert not event.was_approved
@@ -94,9 +94,9 @@ def test_thirty_seconds_are_enough_for_an_eviction(forewarn: Service, shop: Runn
     assert shop.state["saved"] == 3
 
 
-def test_it_lives_through_the_bad_moments_of_the_endpoint(forewarn: Service, shop: RunningShop) -> None:
+def test_it_retries_when_the_endpoint_fails(forewarn: Service, shop: RunningShop) -> None:
     for kind in ("500", "429", "410", "empty", "reset", "length"):
         shop.vm.fault(kind)
     event = shop.vm.restart()
-    forewarn.advance(minutes=15, seen_by=shop.vm, limit=5)
+    forewarn.advance(minutes=15, seen_by=shop.vm, timeout=5)
     assert event.was_approved_by(shop.vm)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forewarn.testing.client import Reachable
+    from forewarn.testing.client import ServiceClient
 
 
 class Feed:
     """One connection."""
 
     def __init__(
-        self, service: Reachable, query: str = "", last_id: str = "", token: str | None = None, small: bool = False
+        self, service: ServiceClient, query: str = "", last_id: str = "", token: str | None = None, small: bool = False
     ) -> None:
         host, port = service.control_address
         self._connection = http.client.HTTPConnection(host, port, timeout=60)
@@ -79,7 +79,7 @@ class Feed:
 class Follower:
     """Follows in a thread, and comes back when it was cut off and the service is up again."""
 
-    def __init__(self, service: Reachable, query: str = "") -> None:
+    def __init__(self, service: ServiceClient, query: str = "") -> None:
         self.found: list[dict[str, Any]] = []
         self.connections = 0
         self._service = service

@@ -44,7 +44,7 @@ def test_an_event_under_faults(
         if kind == "disabled":
             forewarn.fault(kind)
         else:
-            forewarn.fault(kind, on=method, count=2, **DELAY.get(kind, {}))
+            forewarn.fault(kind, method=method, count=2, **DELAY.get(kind, {}))
 
     if kind == "disabled":  # a group that is disabled is told of nothing: it strikes once the event is there
         event = vm.restart()

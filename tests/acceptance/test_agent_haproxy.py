@@ -51,7 +51,7 @@ def agent(forewarn: Service, new_agent: Callable[..., AgentProcess], policy: str
     """Runs in web-0, and has asked once."""
     vm = forewarn.vm("web-0")
     made = new_agent(policy, {**vm.environment, "PATH": path}).start()
-    made.until(lambda: forewarn.times_asked_by(vm), "the first question")
+    made.until(lambda: forewarn.poll_count(vm), "the first question")
     return made
 
 

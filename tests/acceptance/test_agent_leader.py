@@ -72,7 +72,7 @@ class Trio:
             agent.until(partial(self._has_asked, name), "the first answer")
 
     def _has_asked(self, name: str) -> bool:
-        return self.service.times_asked_by(name) > 0
+        return self.service.poll_count(name) > 0
 
     def hold(self, *names: str) -> None:
         for name in names:

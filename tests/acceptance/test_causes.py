@@ -10,14 +10,14 @@ import pytest
 from acceptance.causes import (
     NEWEST,
     OLDEST,
-    ask,
+    act_on_event,
     check_document,
     document,
     get,
     incarnation,
-    say,
+    request,
+    scheduled_event,
     started,
-    whole_event,
 )
 from forewarn.testing import Service
 
@@ -158,7 +158,7 @@ class Scene:
         story = self.story
         names = [f"{self.name}_{number}" for number in range(2)]
         target = {"host": f"{self.name}-a"} if story.host else {"vms": names[: sum(map(len, story.hits))]}
-        operations = ask(self.service, story.cause, **target, **dict(story.asked))
+        operations = request(self.service, story.cause, **target, **dict(story.asked))
         self.ids = [event["id"] for operation in operations for event in operation["events"]]
         not_before = self.service.now + story.notice
         self.told = [self.event(event_id, hit, not_before) for event_id, hit in zip(self.ids, story.hits, strict=True)]
@@ -167,7 +167,9 @@ class Scene:
     def event(self, event_id: str, hit: tuple[int, ...], not_before: datetime) -> dict[str, Any]:
         story = self.story
         resources = [f"{self.name}_{number}" for number in hit]
-        return whole_event(event_id, story.kind, resources, not_before, story.description, story.source, story.duration)
+        return scheduled_event(
+            event_id, story.kind, resources, not_before, story.description, story.source, story.duration
+        )
 
     def start(self) -> None:
         self.told = [started(event) for event in self.told]
@@ -250,7 +252,7 @@ def test_cancelled_it_disappears_and_nothing_happens_to_the_vms(service: Service
     scene.begin()
     service.advance(story.notice / 2)
     for event_id in scene.ids:
-        assert say(service, event_id, "cancel")["status"] == "cancelled"
+        assert act_on_event(service, event_id, "cancel")["status"] == "cancelled"
     scene.end()
     check_document(service, scene.inside[0], scene.number, [])
     service.advance(story.notice + story.settle)

@@ -54,7 +54,7 @@ host = "rack-1-a"
 POOL = "127.0.0.11"
 
 
-pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
+pytestmark = pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
 
 
 @pytest.fixture

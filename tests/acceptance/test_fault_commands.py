@@ -15,8 +15,8 @@ from golden.exchange import stop_cleanly
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.testing import Answer, Service, ServiceProcess
-    from forewarn.testing.client import Reachable
+    from forewarn.testing import HTTPResponse, Service, ServiceProcess
+    from forewarn.testing.client import ServiceClient
 
     MakeService = Callable[..., ServiceProcess]
 
@@ -34,7 +34,7 @@ address = "127.0.0.2"
 """
 
 
-pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
+pytestmark = pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
 
 
 @pytest.fixture
@@ -44,20 +44,20 @@ def service(forewarn: Service) -> Service:
     return forewarn
 
 
-def run(service: Reachable, *arguments: str) -> str:
+def run(service: ServiceClient, *arguments: str) -> str:
     result = typed(service, *arguments)
     assert (result.returncode, result.stderr) == (0, ""), result
     return result.stdout
 
 
-def refused(service: Reachable, *arguments: str) -> tuple[int, str]:
+def refused(service: ServiceClient, *arguments: str) -> tuple[int, str]:
     result = typed(service, *arguments)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
     return result.returncode, result.stderr
 
 
-def metrics(service: Reachable) -> dict[str, float]:
+def metrics(service: ServiceClient) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(service.control("GET", "/metrics").body.decode()):
         for sample in family.samples:
@@ -65,8 +65,8 @@ def metrics(service: Reachable) -> dict[str, float]:
     return found
 
 
-def history(service: Reachable) -> list[tuple[str, str]]:
-    rows = service.all("/v1/history")
+def history(service: ServiceClient) -> list[tuple[str, str]]:
+    rows = service.list_all("/v1/history")
     return [(row["kind"], row["reason"]) for row in rows if row["kind"].startswith("fault")]
 
 
@@ -161,7 +161,7 @@ def test_not_unless_it_is_allowed(make_service: MakeService, arguments: tuple[st
     assert (code, "forewarn up --allow-faults" in words) == (5, True)
     answer = service.control("POST", "/v1/faults", {"kind": "500"})
     assert (answer.status, answer.json()["title"]) == (403, "Forbidden")
-    assert service.all("/v1/faults") == []
+    assert service.list_all("/v1/faults") == []
     assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
     assert service.request().status == 200
     assert metrics(service)["forewarn_active_faults[]"] == 0
@@ -178,7 +178,7 @@ def test_the_environment_can_allow_it(make_service: MakeService, variables: dict
 # --- The control API --------------------------------------------------------------------------------
 
 
-def post(service: Reachable, body: Any, **options: Any) -> Answer:
+def post(service: ServiceClient, body: Any, **options: Any) -> HTTPResponse:
     return service.control("POST", "/v1/faults", body, **options)
 
 
@@ -203,7 +203,7 @@ def post(service: Reachable, body: Any, **options: Any) -> Answer:
 def test_a_refusal_points_at_what_is_wrong(service: Service, body: Any, status: int, pointer: str) -> None:
     answer = post(service, body)
     assert (answer.status, answer.json().get("pointer")) == (status, pointer), answer
-    assert service.all("/v1/faults") == []
+    assert service.list_all("/v1/faults") == []
 
 
 def test_the_kinds_that_are_known_are_said(service: Service) -> None:
@@ -215,7 +215,7 @@ def test_a_request_repeated_by_its_key_adds_one_fault(service: Service) -> None:
     first, second = (post(service, {"kind": "500"}, headers=key) for _ in range(2))
     assert (first.status, second.status, second.headers["idempotency-replayed"]) == (201, 201, "true")
     assert first.json() == second.json()
-    assert [fault["id"] for fault in service.all("/v1/faults")] == [first.json()["id"]]
+    assert [fault["id"] for fault in service.list_all("/v1/faults")] == [first.json()["id"]]
     assert [service.request().status for _ in range(2)] == [500, 200]
 
 
@@ -224,7 +224,7 @@ def test_the_list_comes_in_pages_also_beyond_ten(service: Service) -> None:
         assert post(service, {"kind": "500", "duration": "1h"}).status == 201
     found, cursor = [], ""
     while True:
-        page = service.answer(f"/v1/faults?limit=5{cursor}")
+        page = service.get_json(f"/v1/faults?limit=5{cursor}")
         found += [fault["id"] for fault in page["faults"]]
         if page["next"] is None:
             break
@@ -258,7 +258,7 @@ def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(make_servic
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, most))
     assert post(service, {"kind": "410"}).status == 503
     assert service.control("DELETE", "/v1/faults").status == 503
-    assert [fault["id"] for fault in service.all("/v1/faults")] == ["f1", "f2"]
+    assert [fault["id"] for fault in service.list_all("/v1/faults")] == ["f1", "f2"]
     assert [service.request().status for _ in range(3)] == [500, 429, 429]
     # Orders are tried one after the other: when this one is refused, the end of f1 has been.
     assert post(service, {"kind": "410"}).status == 503
@@ -266,4 +266,4 @@ def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(make_servic
     assert service.control("DELETE", "/v1/faults/f2").status == 200
     assert service.request().status == 200
     stop_cleanly(service)
-    assert "History does not say that a fault is over" in service.greeting
+    assert "History does not say that a fault is over" in service.output

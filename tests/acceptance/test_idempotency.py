@@ -11,8 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.testing import Answer, Service, ServiceProcess
-    from forewarn.testing.client import Reachable
+    from forewarn.testing import HTTPResponse, Service, ServiceProcess
+    from forewarn.testing.client import ServiceClient
 
     MakeService = Callable[..., ServiceProcess]
 
@@ -33,11 +33,11 @@ RESTART = {"cause": "restart", "vms": ["web-0"]}
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def send(service: Reachable, path: str, body: Any, key: str, token: str | None = None) -> Answer:
+def send(service: ServiceClient, path: str, body: Any, key: str, token: str | None = None) -> HTTPResponse:
     return service.control("POST", path, body, token, {"Idempotency-Key": key})
 
 
-def replayed(answer: Answer) -> bool:
+def replayed(answer: HTTPResponse) -> bool:
     return answer.headers.get("idempotency-replayed") == "true"
 
 
@@ -52,7 +52,7 @@ def replayed(answer: Answer) -> bool:
 def test_what_is_made_is_made_once(make_service: MakeService, path: str, body: Any, listed: str) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
-    before = len(service.all(listed))
+    before = len(service.list_all(listed))
     first = send(service, path, body, "k1")
     assert (first.status, replayed(first)) == (201, False)
     for end in (None, service.stop, service.kill):
@@ -63,7 +63,7 @@ def test_what_is_made_is_made_once(make_service: MakeService, path: str, body: A
         assert (again.status, replayed(again)) == (201, True)
         # A token is shown once: only its hash is kept.
         assert again.json() == {**first.json(), **({"token": None} if "tokens" in path else {})}
-    assert len(service.all(listed)) == before + 1
+    assert len(service.list_all(listed)) == before + 1
 
 
 def test_a_key_is_of_one_request_one_caller_and_one_day(forewarn: Service) -> None:
@@ -103,11 +103,11 @@ def test_a_key_that_is_none_is_refused(forewarn: Service, key: str) -> None:
     answer = send(forewarn, "/v1/operations", RESTART, key)
     assert (answer.status, answer.json()["parameter"]) == (400, "Idempotency-Key")
     assert "1 to 255 printable ASCII characters" in answer.json()["allowed"]
-    assert forewarn.all("/v1/operations?all=true") == []
+    assert forewarn.list_all("/v1/operations?all=true") == []
 
 
 def test_many_at_once_with_one_key_make_one(forewarn: Service) -> None:
-    answers: list[Answer] = []
+    answers: list[HTTPResponse] = []
 
     def send_it() -> None:
         answers.append(send(forewarn, "/v1/operations", RESTART, "k"))
@@ -120,7 +120,7 @@ def test_many_at_once_with_one_key_make_one(forewarn: Service) -> None:
     assert len(answers) == 20
     assert {answer.status for answer in answers} == {201}
     assert len({json.dumps(answer.json(), sort_keys=True) for answer in answers}) == 1
-    assert len(forewarn.all("/v1/operations?all=true")) == 1
+    assert len(forewarn.list_all("/v1/operations?all=true")) == 1
 
 
 def test_after_a_kill_at_any_moment_a_repeated_request_makes_one(make_service: MakeService) -> None:
@@ -142,4 +142,4 @@ def test_after_a_kill_at_any_moment_a_repeated_request_makes_one(make_service: M
         service.start("--clock", "virtual")
         for again in range(number + 1):
             assert send(service, "/v1/operations", RESTART, f"{life}-{again}").status == 201
-    assert len(service.all("/v1/operations?all=true")) == sent
+    assert len(service.list_all("/v1/operations?all=true")) == sent

@@ -175,7 +175,7 @@ def test_nothing_acknowledged_is_lost(make_service: Callable[..., ServiceProcess
 
 def forget_what_is_over(service: ServiceProcess, witness: Witness) -> None:
     """Checked once after its end, an event need not be asked for after every further kill."""
-    live = {event["id"] for event in service.all("/v1/events")}
+    live = {event["id"] for event in service.list_all("/v1/events")}
     for event_id in [event_id for event_id in witness.events if event_id not in live]:
         check_history(service, event_id)
         del witness.events[event_id]
@@ -193,7 +193,7 @@ def check_history(service: ServiceProcess, event_id: str) -> None:
 def end(service: ServiceProcess, witness: Witness) -> None:
     """Left alone, the service carries on to the end of every event."""
     for _ in range(100_000):
-        if not service.all("/v1/events"):
+        if not service.list_all("/v1/events"):
             break
     else:
         pytest.fail("events are left over")

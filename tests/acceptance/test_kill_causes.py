@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from acceptance.causes import PATIENT, PREVIEW, advance_to, ask, events, get, say
+from acceptance.causes import PREVIEW, VIRTUAL_TIME, act_on_event, advance_to, events, get, request
 from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
@@ -146,9 +146,9 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("past")
     parts = (part_of_fleet(number, *scene) for number, scene in enumerate(SCENES.items()))
     (folder / "fleet.toml").write_text("".join(parts))
-    stage = Stage(folder, folder / "fleet.toml", *PATIENT)
+    stage = Stage(folder, folder / "fleet.toml", *VIRTUAL_TIME)
     try:
-        ask(stage.service, "eviction", *(f"{name}_0" for name in SCENES if name.startswith("start-")))
+        request(stage.service, "eviction", *(f"{name}_0" for name in SCENES if name.startswith("start-")))
         stage.service.advance("2m")
         seen(stage.service, SPEAKERS)
         assert stage.service.stop() == 0
@@ -163,7 +163,7 @@ def make_stage(past: Path, tmp_path: Path) -> Iterator[MakeStage]:
 
     def make(name: str, *arguments: str) -> Stage:
         shutil.copytree(past, tmp_path / name)
-        stages.append(Stage(tmp_path / name, past / "fleet.toml", *PATIENT, *arguments))
+        stages.append(Stage(tmp_path / name, past / "fleet.toml", *VIRTUAL_TIME, *arguments))
         return stages[-1]
 
     yield make
@@ -268,7 +268,7 @@ def check_once(view: dict[str, Any]) -> None:
 def requests(service: ServiceProcess) -> Iterator[Act]:
     for name, case in SCENES.items():
         target = {"vms": [f"{name}_{number}" for number in range(case.vms)]} if case.vms else {"host": f"{name}-a"}
-        yield partial(ask, service, case.cause, **target, **({"type": case.type} if case.type else {}))
+        yield partial(request, service, case.cause, **target, **({"type": case.type} if case.type else {}))
 
 
 def approvals(service: ServiceProcess, scopes: Iterable[str], most: int | None = None) -> Iterator[Act]:
@@ -282,8 +282,8 @@ def approvals(service: ServiceProcess, scopes: Iterable[str], most: int | None =
 def advice(service: ServiceProcess) -> Iterator[Act]:
     """One is withdrawn, and who was given the other is evicted."""
     for event in events(service, SPEAKERS[f"advice-{EARLY}"], PREVIEW):
-        yield partial(say, service, event["EventId"].lower(), "cancel")
-    yield partial(ask, service, "eviction", f"advice-{DUE}_0")
+        yield partial(act_on_event, service, event["EventId"].lower(), "cancel")
+    yield partial(request, service, "eviction", f"advice-{DUE}_0")
 
 
 def script(service: ServiceProcess) -> Iterator[list[Act]]:

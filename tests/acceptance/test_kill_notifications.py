@@ -82,7 +82,7 @@ def test_all_who_are_being_told_go_on_where_they_were(
     service.request()
     made = service.control("POST", "/v1/webhooks", {"name": "ops", "url": receiver.url()})
     assert made.status == 201
-    first = service.answer("/v1/history?order=newest&limit=1")["history"][0]["sequence"] + 1
+    first = service.get_json("/v1/history?order=newest&limit=1")["history"][0]["sequence"] + 1
     for life in range(3):
         receiver.answer = lambda _: Reply(hang=True)
         event = service.request_operation("restart", "web-0")["events"][0]["id"]
@@ -101,7 +101,7 @@ def test_all_who_are_being_told_go_on_where_they_were(
         for connection in held:
             with connection:
                 assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK"), life
-    rows = service.all("/v1/history")
+    rows = service.list_all("/v1/history")
     newest = rows[-1]["sequence"]
     follower.wait_for(newest)
     assert [row["sequence"] for row in follower.found] == list(range(1, newest + 1))

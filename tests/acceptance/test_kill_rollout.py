@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from acceptance.causes import PATIENT, advance_to, ask, events, get, say
+from acceptance.causes import VIRTUAL_TIME, act_on_event, advance_to, events, get, request
 from acceptance.test_kill import Witness
 from acceptance.test_kill_causes import Program, Stage, check_once, seen, table
 from depth import amount
@@ -50,7 +50,7 @@ class Rollout:
         (folder / "fleet.toml").write_text(FLEET)
         self.program, self.folder = Program(folder), folder
         command = ("--fabric", "command", "--fabric-command", str(self.program.path))
-        self.stage = Stage(folder / "service", folder / "fleet.toml", *PATIENT, *command)
+        self.stage = Stage(folder / "service", folder / "fleet.toml", *VIRTUAL_TIME, *command)
         self.service = self.stage.service
         self.kills: Counter[str] = Counter()
         self.health(WELL)
@@ -246,13 +246,13 @@ def policy_fleet() -> str:
 
 def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kills(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(policy_fleet())
-    stage = Stage(tmp_path / "service", tmp_path / "fleet.toml", *PATIENT)
+    stage = Stage(tmp_path / "service", tmp_path / "fleet.toml", *VIRTUAL_TIME)
     service = stage.service
     speakers = {name: address for name, address in ADDRESSES.items() if name not in ("quiet", "set_0", "web-1")}
 
     def approved(cause: str, vm: str) -> None:
-        (operation,) = ask(service, cause, vm)
-        say(service, operation["events"][0]["id"], "approve")
+        (operation,) = request(service, cause, vm)
+        act_on_event(service, operation["events"][0]["id"], "approve")
         service.advance("0s")
 
     def progress(operation: dict[str, Any]) -> str:
@@ -271,18 +271,20 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
         advance_to(service, noon)
         for group, policy in POLICIES.items():
             assert service.control("POST", f"/v1/groups/{group}/policy", policy).status == 200
-        ask(service, "degraded-hardware", host="empty")
+        request(service, "degraded-hardware", host="empty")
         approved("redeploy", "web-0")
         approved("eviction", "spot")
-        late, night, quiet = (ask(service, "host-update", host=f"{vm}-host")[0] for vm in ("late", "night", "quiet"))
-        say(service, late["events"][0]["id"], "postpone", by="2h")
+        late, night, quiet = (
+            request(service, "host-update", host=f"{vm}-host")[0] for vm in ("late", "night", "quiet")
+        )
+        act_on_event(service, late["events"][0]["id"], "postpone", by="2h")
         view = stage.kill_and_compare(speakers)
         assert [host["state"] for host in view["hosts"] if host["name"] == "empty"] == ["degraded"]
-        (restart,) = ask(service, "restart", "web-1")
+        (restart,) = request(service, "restart", "web-1")
         assert restart["status"] == "started", "reboots are approved automatically"
-        (deletion,) = ask(service, "delete", "set_0")
+        (deletion,) = request(service, "delete", "set_0")
         approved("redeploy", "web-2")
-        ask(service, "start", "spot")
+        request(service, "start", "spot")
         service.advance("0s")
         view = stage.kill_and_compare(speakers)
         vms = {vm["name"]: vm for vm in view["vms"]}

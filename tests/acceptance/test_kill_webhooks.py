@@ -97,7 +97,7 @@ def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
     expected = history(service, operations)
     receiver.until_taken(set(expected))
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output
     taken = [got.id for got in receiver.taken]
     assert set(taken) == set(expected), "every row, and no other"
     assert len({got.event["source"] for got in receiver.got}) == 1
@@ -113,7 +113,7 @@ def history(service: ServiceProcess, operations: list[str]) -> dict[str, str]:
     return {
         str(row["sequence"]): row["group"] or ""
         for operation in operations
-        for row in service.answer(f"/v1/operations/{operation}/history")["history"]
+        for row in service.get_json(f"/v1/operations/{operation}/history")["history"]
     }
 
 
@@ -141,7 +141,7 @@ def test_killed_while_everything_fails_and_the_receiver_comes_back(
     service.start(*OPTIONS)
     operations.append(service.request_operation("restart", "a")["id"])
     for _ in range(1000):
-        if any("refused" in (row["error"] or "") for row in service.all("/v1/webhooks/pager/failures")):
+        if any("refused" in (row["error"] or "") for row in service.list_all("/v1/webhooks/pager/failures")):
             break
     else:
         pytest.fail("nobody has noticed that the receiver is away")

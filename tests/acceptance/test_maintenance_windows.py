@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from acceptance.causes import (
+    act_on_event,
     advance_to,
-    ask,
-    ask_one,
     document,
     event_ids,
     events,
@@ -19,8 +18,9 @@ from acceptance.causes import (
     get,
     history,
     incarnation,
+    request,
+    request_one,
     rfc1123,
-    say,
     statuses,
 )
 from forewarn.testing import Service
@@ -64,7 +64,7 @@ FLEET = (
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with Service(FLEET, listening=False) as found:
+    with Service(FLEET, enable_groups=False) as found:
         for name in GROUPS:
             if name != "silent":
                 document(found, address(name))
@@ -81,7 +81,7 @@ def at(service: Service, hour: int, minute: int = 0) -> datetime:
 
 
 def update(service: Service, group: str, **asked: Any) -> dict[str, Any]:
-    return ask_one(service, "host-update", host=f"{group}-0-host", **asked)
+    return request_one(service, "host-update", host=f"{group}-0-host", **asked)
 
 
 def not_before(service: Service, group: str) -> str:
@@ -115,7 +115,7 @@ def test_in_an_open_window_the_notice_alone_counts_unless_the_window_closes_befo
     two = at(service, 2)
     first = update(service, "inside")
     assert not_before(service, "inside") == rfc1123(two + FIFTEEN)
-    say(service, first["events"][0]["id"], "cancel")
+    act_on_event(service, first["events"][0]["id"], "cancel")
     at(service, 5, 45)
     update(service, "inside")
     assert not_before(service, "inside") == rfc1123(two + DAY), "at 06:00 the window is closed"
@@ -138,11 +138,11 @@ def test_what_can_wait_keeps_to_windows_and_what_cannot_or_is_insisted_on_does_n
     service: Service, cause: str, hours: float, asked: dict[str, Any]
 ) -> None:
     noon = at(service, 12)
-    operation = ask_one(service, cause, **asked)
+    operation = request_one(service, cause, **asked)
     assert not_before(service, "causes") == rfc1123(noon + hours * HOUR)
     insisted = "override: a start outside the maintenance windows"
     assert (insisted in str(history(service, operation))) == ("overrides" in asked)
-    say(service, operation["events"][0]["id"], "cancel")
+    act_on_event(service, operation["events"][0]["id"], "cancel")
 
 
 def test_a_window_is_in_the_time_of_its_zone(service: Service) -> None:
@@ -157,7 +157,7 @@ def test_a_window_is_in_the_time_of_its_zone(service: Service) -> None:
 
 def test_on_a_shared_host_it_is_the_first_moment_in_the_windows_of_all(service: Service) -> None:
     noon = at(service, 12)
-    ask(service, "host-update", host="shared-1")
+    request(service, "host-update", host="shared-1")
     assert not_before(service, "together") == not_before(service, "morning") == rfc1123(noon + 17 * HOUR)
 
 
@@ -168,7 +168,7 @@ def test_windows_without_a_common_moment_are_refused_and_can_be_overridden(servi
     assert (refused.status, refused.json()["title"]) == (409, "Conflict")
     assert all(word in refused.json()["detail"] for word in ("insist", "noon", "shared-2", "--override-windows"))
     assert everything(service, address("insist"), address("noon")) == before
-    ask(service, "host-update", host="shared-2", overrides=["windows"])
+    request(service, "host-update", host="shared-2", overrides=["windows"])
     assert not_before(service, "insist") == not_before(service, "noon") == rfc1123(noon + FIFTEEN)
 
 
@@ -222,7 +222,7 @@ def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Servi
         ),
         start=2,
     ):
-        assert datetime.fromisoformat(say(service, event_id, "postpone", **asked)["not_before"]) == moment
+        assert datetime.fromisoformat(act_on_event(service, event_id, "postpone", **asked)["not_before"]) == moment
         (event,) = events(service, address("later"))
         assert (event["EventId"].lower(), event["EventStatus"]) == (event_id, "Scheduled")
         assert event["NotBefore"] == rfc1123(moment)
@@ -241,9 +241,9 @@ def test_without_windows_it_is_postponed_to_the_second_and_up_to_the_deadline(se
     operation = update(service, "free", postpone_deadline="3h")
     assert datetime.fromisoformat(operation["postpone_deadline"]) == now + 3 * HOUR
     (event_id,) = event_ids(operation).values()
-    say(service, event_id, "postpone", by="1s")
+    act_on_event(service, event_id, "postpone", by="1s")
     assert not_before(service, "free") == rfc1123(now + FIFTEEN + timedelta(seconds=1))
-    say(service, event_id, "postpone", until="3h")
+    act_on_event(service, event_id, "postpone", until="3h")
     assert not_before(service, "free") == rfc1123(now + 3 * HOUR)
     refused = service.control("POST", f"/v1/events/{event_id}/postpone", {"by": "1s"})
     assert (refused.status, refused.json()["title"]) == (409, "Conflict")

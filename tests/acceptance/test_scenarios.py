@@ -70,14 +70,14 @@ def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -
     played = typed(service, "scenario", "run", name, "--enable", *who)
     assert (played.returncode, played.stderr) == (0, ""), played.stdout
     title, *steps, verdict = played.stdout.splitlines()
-    (run,) = service.answer("/v1/runs")["runs"]
+    (run,) = service.get_json("/v1/runs")["runs"]
     assert (run["status"], run["scenario"], run["started_by"]) == ("passed", name, "admin")
     assert title.startswith(run["title"])
     assert [line[0] for line in steps] == ["✓"] * len(run["steps"])
     assert verdict.startswith(f"Passed: {len(steps)} steps in ")
-    assert service.answer("/v1/events")["events"] == []
+    assert service.get_json("/v1/events")["events"] == []
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output
 
 
 def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> None:
@@ -88,7 +88,7 @@ def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> Non
     assert played.returncode == 0, played.stdout
     run = json.loads(played.stdout)
     assert (run["status"], run["speed"], run["vms"]) == ("passed", 900, ["web-0"])
-    assert service.answer(f"/v1/events/{other['id']}")["status"] == "scheduled"
+    assert service.get_json(f"/v1/events/{other['id']}")["status"] == "scheduled"
 
 
 class Application(threading.Thread):
@@ -175,7 +175,7 @@ def test_what_is_needed_is_said(make_service: Make) -> None:
         played = typed(service, "scenario", "run", *arguments)
         assert (played.returncode, played.stdout) == (code, ""), arguments
         assert words in played.stderr
-    assert service.answer("/v1/runs")["runs"] == []
+    assert service.get_json("/v1/runs")["runs"] == []
 
 
 def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: Make) -> None:
@@ -190,7 +190,7 @@ def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: M
         assert len(service.document()["Events"]) == 1
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=60)
-    (run,) = service.answer("/v1/runs")["runs"]
+    (run,) = service.get_json("/v1/runs")["runs"]
     assert (watching.returncode, said) == (130, f"Run {run['id']} is stopped; what had not started is withdrawn.\n")
     assert run["status"] == "stopped"
     assert service.document()["Events"] == []
@@ -211,7 +211,7 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
                 shown += part
     os.close(ours)
     assert watching.returncode == 0
-    (run,) = service.answer("/v1/runs")["runs"]
+    (run,) = service.get_json("/v1/runs")["runs"]
     for words in (
         f"A user restarts the VM: web-0 (run {run['id']})",
         "until Started, within 15m",
@@ -235,7 +235,7 @@ def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
 def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, Any]:
     """The run once that step is under way."""
     while True:
-        run: dict[str, Any] = service.answer(f"/v1/runs/{run_id}")
+        run: dict[str, Any] = service.get_json(f"/v1/runs/{run_id}")
         if run["steps"][number]["status"] != "waiting":
             return run
 
@@ -252,7 +252,7 @@ def test_a_fault_of_a_scenario_strikes_its_vms_and_ends_with_it(make_service: Ma
     run = service.control("POST", "/v1/runs", {"text": text.replace("500", "429"), **SLOW}).json()
     until_step(service, run["id"], 1)
     service.control("POST", f"/v1/runs/{run['id']}/stop")
-    assert (service.request().status, service.answer("/v1/faults")["faults"]) == (200, [])
+    assert (service.request().status, service.get_json("/v1/faults")["faults"]) == (200, [])
 
 
 def test_where_faults_are_not_allowed_such_a_run_is_refused(make_service: Make) -> None:
@@ -268,7 +268,7 @@ def test_a_restart_ends_runs_and_what_they_caused_goes_on(make_service: Make) ->
     until_step(service, run["id"], 1)
     service.kill()
     service.start("--clock", "virtual")
-    assert service.answer("/v1/runs")["runs"] == []
+    assert service.get_json("/v1/runs")["runs"] == []
     assert [event["EventType"] for event in service.document()["Events"]] == ["Reboot"]
 
 
@@ -277,15 +277,15 @@ def test_a_stop_of_the_service_does_not_wait_for_a_run(make_service: Make) -> No
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
     until_step(service, run["id"], 1)
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
-    assert "never" not in service.greeting
+    assert "Traceback" not in service.output
+    assert "never" not in service.output
 
 
 def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
-    listed = service.all("/v1/scenarios")
+    listed = service.list_all("/v1/scenarios")
     assert [each["name"] for each in listed] == library.names()
-    whole = service.answer("/v1/scenarios/live-migration")
+    whole = service.get_json("/v1/scenarios/live-migration")
     assert whole["text"] == library.text("live-migration")
     assert whole["steps"][1] == {
         "title": "until Started, within 15m",
@@ -309,7 +309,7 @@ def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service:
     for _ in range(3):
         ids.append(service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()["id"])
         service.control("POST", f"/v1/runs/{ids[-1]}/stop")
-    first = service.answer("/v1/runs?limit=2")
+    first = service.get_json("/v1/runs?limit=2")
     assert [run["id"] for run in first["runs"]] == [ids[2], ids[1]]
-    second = service.answer(f"/v1/runs?limit=2&cursor={first['next']}")
+    second = service.get_json(f"/v1/runs?limit=2&cursor={first['next']}")
     assert ([run["id"] for run in second["runs"]], second["next"]) == ([ids[0]], None)

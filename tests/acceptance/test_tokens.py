@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.testing import Service, ServiceProcess
-    from forewarn.testing.client import Reachable
+    from forewarn.testing.client import ServiceClient
 
     MakeService = Callable[..., ServiceProcess]
 
@@ -37,18 +37,18 @@ address = "127.0.0.1"
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def create(service: Reachable, token: str | None = None, **asked: Any) -> Any:
+def create(service: ServiceClient, token: str | None = None, **asked: Any) -> Any:
     return service.control("POST", "/v1/tokens", asked, token)
 
 
-def opens(service: Reachable, token: str) -> bool:
+def opens(service: ServiceClient, token: str) -> bool:
     status = service.control("GET", "/v1/clock", token=token).status
     assert status in (200, 401)
     return status == 200
 
 
-def names(service: Reachable) -> list[str]:
-    return [token["name"] for token in service.all("/v1/tokens")]
+def names(service: ServiceClient) -> list[str]:
+    return [token["name"] for token in service.list_all("/v1/tokens")]
 
 
 def test_the_first_start_leaves_an_admin_token_for_its_owner_alone_and_it_stays(make_service: MakeService) -> None:
@@ -67,7 +67,7 @@ def test_only_hashes_are_kept(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     secret = create(service, name="ci", role="operator").json()["token"]
     assert secret.startswith("fw_")
-    assert "token" not in service.all("/v1/tokens")[0]
+    assert "token" not in service.list_all("/v1/tokens")[0]
     service.stop()
     files = [path for path in Path(service.data).iterdir() if path.name != "admin-token"]
     assert any(b"operator" in path.read_bytes() for path in files), "the token's row is in one of them"
@@ -144,7 +144,7 @@ def test_history_says_who_made_which_token_and_whose_token_did_what(forewarn: Se
     asked = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
     assert asked["operations"][0]["requested_by"] == "ci"
     forewarn.control("DELETE", "/v1/tokens/ci")
-    rows = [row for row in forewarn.all("/v1/history") if row["kind"].startswith("token-")]
+    rows = [row for row in forewarn.list_all("/v1/history") if row["kind"].startswith("token-")]
     assert [(row["kind"], row["by"], row["reason"]) for row in rows] == [
         ("token-created", "forewarn", "admin: admin"),
         ("token-created", "admin", "ci: operator"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from acceptance.causes import request_one
 from command_line import typed
 from webhook_receiver import Receiver, Reply, authority_file
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forewarn.testing import Service, ServiceProcess
-    from forewarn.testing.client import Reachable
+    from forewarn.testing.client import ServiceClient
     from webhook_receiver import Got
 
 ROOT = Path(__file__).parents[2]
@@ -57,21 +58,21 @@ def process(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
     return started
 
 
-def run(service: Reachable, *arguments: str) -> str:
+def run(service: ServiceClient, *arguments: str) -> str:
     result = typed(service, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def parsed(service: Reachable, *arguments: str) -> Any:
+def parsed(service: ServiceClient, *arguments: str) -> Any:
     return json.loads(run(service, *arguments, "--json"))
 
 
-def events(service: Reachable, operations: list[dict[str, Any]]) -> dict[str, str]:
+def events(service: ServiceClient, operations: list[dict[str, Any]]) -> dict[str, str]:
     """The rows of history about operations: their ids, each with its group."""
     rows: dict[str, str] = {}
     for operation in operations:
-        for row in service.answer(f"/v1/operations/{operation['id']}/history")["history"]:
+        for row in service.get_json(f"/v1/operations/{operation['id']}/history")["history"]:
             rows[str(row["sequence"])] = row["group"] or ""
     return rows
 
@@ -84,7 +85,7 @@ def check_order(got: list[Got], expected: dict[str, str]) -> None:
 def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Receiver) -> None:
     secret = run(forewarn, "webhook", "add", "pager", receiver.url()).strip()
     assert len(secret) >= 32
-    operation = forewarn.request_operation("restart", "web-0")
+    operation = request_one(forewarn, "restart", "web-0")
     expected = events(forewarn, [operation])
     receiver.until_taken(set(expected))
     check_order(receiver.got, expected)
@@ -147,7 +148,7 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     other = Receiver()
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda got: Reply(503) if got.group == "web" else Reply()
-    operations = [forewarn.request_operation("restart", vm) for vm in ("web-0", "db", "web-0", "db")]
+    operations = [request_one(forewarn, "restart", vm) for vm in ("web-0", "db", "web-0", "db")]
     expected = events(forewarn, operations)
     first = min((number for number, group in expected.items() if group == "web"), key=int)
     receiver.until(lambda: [got.id for got in receiver.got].count(first) > 2)
@@ -170,7 +171,7 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     # To where it may, and from there on it arrives.
     receiver.answer = lambda _: Reply(307, {"Location": other.url("/moved")})
     other.until_taken(expected.keys() - before)
-    until(lambda: not forewarn.all("/v1/webhooks/pager/failures"))  # written a moment after it was taken
+    until(lambda: not forewarn.list_all("/v1/webhooks/pager/failures"))  # written a moment after it was taken
     assert run(forewarn, "webhook", "failures", "pager") == "pager has been told of everything.\n"
     check_order([*receiver.taken, *other.taken], expected)
     other.close()
@@ -231,7 +232,7 @@ def test_what_was_given_up_is_shown_and_sent_again(
         for number in events(service, [operation])
     }
     receiver.until(lambda: len(receiver.got) == 4)
-    until(lambda: all(row["failed"] for row in service.all("/v1/webhooks/pager/failures")))
+    until(lambda: all(row["failed"] for row in service.list_all("/v1/webhooks/pager/failures")))
     table = run(service, "webhook", "failures", "pager")
     assert table.count("failed") == 2
     assert parsed(service, "webhook", "show", "pager")["failed"] == 2
@@ -247,10 +248,10 @@ def test_what_was_given_up_is_shown_and_sent_again(
     assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--sequence", str(rows[0]["sequence"]))
     receiver.until_taken({str(rows[0]["sequence"])})
     # That a row was taken is written a moment later.
-    until(lambda: len(service.all("/v1/webhooks/pager/failures")) == 1)
+    until(lambda: len(service.list_all("/v1/webhooks/pager/failures")) == 1)
     assert "1 row is tried now" in run(service, "webhook", "retry", "pager")
     receiver.until_taken({str(row["sequence"]) for row in rows})
-    until(lambda: not service.all("/v1/webhooks/pager/failures"))
+    until(lambda: not service.list_all("/v1/webhooks/pager/failures"))
     assert {got.id for got in receiver.taken} <= expected
     assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
 
@@ -301,11 +302,11 @@ def test_private_targets_are_refused_unless_the_operator_allows_them(
         assert result.returncode == 6
         assert "webhook_private_networks" in result.stderr
     service.request_operation("restart", "web-0")
-    until(lambda: service.answer("/v1/webhooks/local")["last_error"] is not None)
+    until(lambda: service.get_json("/v1/webhooks/local")["last_error"] is not None)
     assert "webhook_private_networks" in run(service, "webhook", "show", "local")
     assert service.stop() == 0
     assert receiver.got == []
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output
 
 
 def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., ServiceProcess]) -> None:
@@ -352,7 +353,7 @@ def test_what_is_wrong_is_said(
     details = answer.json()
     assert (answer.status, details.get("pointer")) == (status, pointer)
     assert words in details["detail"]
-    assert forewarn.all("/v1/webhooks") == []
+    assert forewarn.list_all("/v1/webhooks") == []
 
 
 def test_a_name_twice_an_unknown_one_and_an_unknown_row(forewarn: Service) -> None:
@@ -374,7 +375,7 @@ def test_a_repeated_request_adds_one_and_shows_the_secret_once(forewarn: Service
     again = forewarn.control("POST", "/v1/webhooks", GOOD, headers=headers)
     assert again.status == 201
     assert again.json() == {**first, "secret": None}
-    assert first["secret"] not in json.dumps(forewarn.all("/v1/webhooks"))
+    assert first["secret"] not in json.dumps(forewarn.list_all("/v1/webhooks"))
 
 
 def test_a_secret_of_ones_own_from_a_file(forewarn: Service, receiver: Receiver, tmp_path: Path) -> None:

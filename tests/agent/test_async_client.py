@@ -74,7 +74,7 @@ async def test_an_approval_does_not_wait_for_a_poll_that_is_held(forewarn_async:
 async def test_troubles_are_raised_and_polls_say_them(forewarn_async: AsyncService) -> None:
     vm = forewarn_async.vm("web-0")
     async with AsyncClient(vm.endpoint) as client:
-        vm.fault(500, on="any", count=3)
+        vm.fault(500, method="any", count=3)
         for work in (client.document, lambda: client.approve("one")):
             with pytest.raises(EndpointError) as trouble:
                 await work()

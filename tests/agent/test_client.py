@@ -189,10 +189,10 @@ def test_a_poll_is_held_until_something_happens_and_an_approval_does_not_wait_fo
     made = vm.restart()
     with Client(vm.endpoint) as client, ThreadPoolExecutor(1) as thread:
         client.poll(60)
-        asked = forewarn.times_asked_by(vm)
+        asked = forewarn.poll_count(vm)
         held = thread.submit(client.poll, 60)
         forewarn.advance(seen_by=vm)
-        assert forewarn.times_asked_by(vm) == asked + 1
+        assert forewarn.poll_count(vm) == asked + 1
         client.approve(made.id)
         polled = held.result(LONG)
         assert (polled.changed, polled.pause_seconds, client.offers_long_poll) == (True, 0, True)
@@ -268,7 +268,7 @@ def test_the_faults_are_all_there_are() -> None:
 
 def strike(vm: VM, kind: str, count: int, on: str = "GET") -> None:
     delay = {"slow": 0.2, "stall": 60}.get(kind)
-    vm.fault(kind, on=on, count=None if kind == "disabled" else count, delay=delay)
+    vm.fault(kind, method=on, count=None if kind == "disabled" else count, delay=delay)
 
 
 @pytest.mark.parametrize("kind", GETS)
@@ -348,9 +348,9 @@ def test_a_slow_approval_is_waited_for_and_sent_again(vm: VM, client: Client, mo
     made = vm.restart()
     change = next(client.changes())
     allow_seconds(monkeypatch, LONG, 0.3, LONG)
-    vm.fault("slow", on="POST", count=1, delay=60)
+    vm.fault("slow", method="POST", count=1, delay=60)
     assert kind_of(lambda: client.approve(made.id)) == "timeout"
-    vm.fault("slow", on="POST", count=2, delay=1)
+    vm.fault("slow", method="POST", count=2, delay=1)
     assert change.approve()
     assert made.was_approved_by(vm)
 
@@ -358,7 +358,7 @@ def test_a_slow_approval_is_waited_for_and_sent_again(vm: VM, client: Client, mo
 def test_an_approval_that_is_never_taken_is_given_up_after_a_minute(vm: VM, client: Client, shifted: Shifted) -> None:
     vm.restart()
     change = next(client.changes())
-    vm.fault(500, on="POST", seconds=3600)
+    vm.fault(500, method="POST", duration=3600)
     assert kind_of(change.approve) == "failing"
     assert 50 < sum(shifted.pauses) < 80
 
@@ -379,7 +379,7 @@ def test_what_is_refused_and_cannot_be_looked_into_is_given_up_after_a_minute(
     made = vm.restart()
     change = next(client.changes())
     made.cancel()
-    vm.fault(500, on="GET", seconds=3600)
+    vm.fault(500, method="GET", duration=3600)
     assert kind_of(change.approve) == "failing"
     assert 50 < sum(shifted.pauses) < 80
 

@@ -48,9 +48,9 @@ class Scene(NamedTuple):
 
     def to_the_end(self, *, with_kill: bool) -> None:
         """Approve what the rollout waits for, let time pass, and withdraw the advice, which never ends by itself."""
-        rollout = self.service.answer(f"/v1/rollouts/{self.facts['rollout']}")
+        rollout = self.service.get_json(f"/v1/rollouts/{self.facts['rollout']}")
         waiting = next(row for row in rollout["in_progress"] if row["host"] == "rack-08")
-        (event,) = self.service.answer(f"/v1/operations/{waiting['operation']}")["events"]
+        (event,) = self.service.get_json(f"/v1/operations/{waiting['operation']}")["events"]
         assert self.service.approve(event["id"], source=self.facts["addresses"]["web-0"]).status == 200
         if with_kill:
             self.service.kill()
@@ -62,11 +62,11 @@ class Scene(NamedTuple):
     def look(self) -> View:
         service, facts = self.service, self.facts
         paths = {what: f"/v1/{what}?all=true" if what in ("operations", "events") else f"/v1/{what}" for what in LISTS}
-        rollouts = [service.answer(f"/v1/rollouts/{row['id']}") for row in service.all("/v1/rollouts?all=true")]
+        rollouts = [service.get_json(f"/v1/rollouts/{row['id']}") for row in service.list_all("/v1/rollouts?all=true")]
         return View(
             facts,
-            {what: service.all(path) for what, path in paths.items()} | {"rollouts": rollouts},
-            service.answer("/v1/clock")["now"],
+            {what: service.list_all(path) for what, path in paths.items()} | {"rollouts": rollouts},
+            service.get_json("/v1/clock")["now"],
         )
 
 
@@ -130,7 +130,7 @@ def test_everything_is_still_there(scene: Scene) -> None:
 
 def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
-    assert service.answer("/v1/clock")["now"] == facts["now"]
+    assert service.get_json("/v1/clock")["now"] == facts["now"]
     for vm, document in facts["documents"].items():
         source, tag = facts["addresses"][vm], facts["tags"][vm]
         answer = service.request(target=TARGET, source=source)
@@ -145,10 +145,10 @@ def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Sce
 
 def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> None:
     service = scene.service
-    assert not service.answer("/v1/vms/Worker_IN_0")["events_enabled"], "idle was silent for a day"
+    assert not service.get_json("/v1/vms/Worker_IN_0")["events_enabled"], "idle was silent for a day"
     document = service.document(target=TARGET, source=scene.facts["addresses"]["idle-0"])
     assert (document["DocumentIncarnation"], document["Events"]) == (0, [])
-    newest = service.all("/v1/history")[-1]
+    newest = service.list_all("/v1/history")[-1]
     assert (newest["sequence"], newest["kind"], newest["group"]) == (len(scene.facts["history"]) + 1, "enabled", "idle")
     redeployed = service.request_operation("redeploy", "web-0")
     assert redeployed["events"][0]["status"] == "started", "web approves redeploys by itself"
@@ -157,7 +157,7 @@ def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> 
     updated = service.request_operation("host-update", host="rack-10")
     assert updated["events"][0]["not_before"].endswith("T01:00:00.000000Z"), "db has a window, at 2 o'clock in Berlin"
     assert service.control("POST", "/v1/hosts/rack-05/return").status == 200
-    degraded = service.answer(f"/v1/operations/{scene.facts['named']['degraded']}")
+    degraded = service.get_json(f"/v1/operations/{scene.facts['named']['degraded']}")
     assert degraded["status"] == "cancelled", "nobody need leave a host that is well again"
 
 
@@ -253,7 +253,7 @@ def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> N
     pager = next(hook for hook in facts["webhooks"] if hook["name"] == "pager")
     assert pager["position"] < facts["history"][-1]["sequence"], "some are not even looked at, or were in flight"
     scene.to_the_end(with_kill=False)  # what is on its way at a kill may come twice
-    rows = {row["sequence"]: row for row in service.all("/v1/history")}
+    rows = {row["sequence"]: row for row in service.list_all("/v1/history")}
     first = min(facts["taken"]["/pager"])
     wanted = {
         "/pager": {number for number in rows if number >= first and not failures.get(number)},
@@ -266,7 +266,7 @@ def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> N
         assert got.event["source"] == facts["source"]
         assert is_signed_with(facts[f"secret of {got.path[1:]}"], got)
     given_up = {number for number, is_given_up in failures.items() if is_given_up}
-    shown = {row["sequence"] for row in service.all("/v1/webhooks/pager/failures") if row["failed"]}
+    shown = {row["sequence"] for row in service.list_all("/v1/webhooks/pager/failures") if row["failed"]}
     assert shown == given_up
     assert service.control("POST", "/v1/webhooks/pager/retry").status == 200
     receiver.until(lambda: given_up <= {*taken(receiver, "/pager")})
@@ -329,6 +329,6 @@ def test_a_request_that_is_repeated_is_answered_as_it_was(scene: Scene) -> None:
     late = {"name": "late", "role": "viewer"}
     token = service.control("POST", "/v1/tokens", late, headers={"Idempotency-Key": "late"})
     assert (token.status, token.json()["name"], token.json()["token"]) == (201, "late", None)
-    assert len(service.all("/v1/history")) == len(facts["history"])
+    assert len(service.list_all("/v1/history")) == len(facts["history"])
     service.advance("1d")
     assert ask(facts["asked"]).json()["operations"][0]["id"] != facts["named"]["scheduled"], "its day is over"

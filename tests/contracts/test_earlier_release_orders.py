@@ -31,7 +31,7 @@ class Scene(NamedTuple):
     facts: Any
 
     def operation(self, vm: str) -> Any:
-        return self.service.answer(f"/v1/operations/{self.facts['operations'][vm]['id']}")
+        return self.service.get_json(f"/v1/operations/{self.facts['operations'][vm]['id']}")
 
     def orders(self) -> list[tuple[str, str, bool]]:
         """What the program was told to do: the operation, the verb, and whether it may have been done before."""
@@ -76,7 +76,7 @@ def test_every_order_is_seen_through_and_none_is_given_twice(scene: Scene) -> No
         assert service.document(source=address)["Events"] == []
     assert len(scene.orders()) == 3
 
-    rows = service.all("/v1/history")
+    rows = service.list_all("/v1/history")
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
     assert list(differences(facts["history"], rows[: len(facts["history"])])) == []
     for vm, before in facts["operations"].items():

@@ -136,5 +136,5 @@ POLL = request("GET", "/metadata/scheduledevents?api-version=2020-07-01", (("Met
 def stop_cleanly(service: ServiceProcess) -> None:
     """Stop the service. Fail with its output if there was an unexpected error."""
     assert service.stop() == 0
-    if "Traceback" in service.greeting:
-        raise AssertionError(service.greeting)
+    if "Traceback" in service.output:
+        raise AssertionError(service.output)

@@ -113,7 +113,7 @@ class World:
         return _NOT_BEFORE.sub(b'"NotBefore":"<not before>"', text)
 
     def approved(self, name: str) -> bool:
-        event = self.services[DEFAULT].answer(f"/v1/events/{self.ids[name]}")
+        event = self.services[DEFAULT].get_json(f"/v1/events/{self.ids[name]}")
         return event["approved_at"] is not None
 
     def stop(self) -> None:

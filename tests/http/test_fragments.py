@@ -37,7 +37,7 @@ class World:
     def __init__(self, service: ServiceProcess) -> None:
         self.service = service
         tag = service.request().headers["etag"]
-        name = service.answer("/v1/vms")["vms"][0]["name"]
+        name = service.get_json("/v1/vms")["vms"][0]["name"]
         # On hardware that another group has to approve too: an approval changes nothing that is shown.
         event = service.request_operation("restart", name)["events"][0]["id"]
         assert service.approve(event).status == 200

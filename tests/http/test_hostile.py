@@ -219,7 +219,7 @@ def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(
             except TimeoutError:
                 continue
             break
-        name = service.answer("/v1/vms")["vms"][0]["name"]
+        name = service.get_json("/v1/vms")["vms"][0]["name"]
         service.request_operation("restart", name)
         assert waiting.answer().status == 200
 
@@ -254,7 +254,7 @@ def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..
         lines[-1].socket.close()
     lines[-1].socket.close()
     service.stop()  # then all of its log is here
-    assert "connections to the metadata service, which closes new ones" in service.greeting
+    assert "connections to the metadata service, which closes new ones" in service.output
 
 
 @pytest.mark.parametrize("size", [2000, 40_000])

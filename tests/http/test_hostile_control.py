@@ -156,14 +156,14 @@ def test_what_is_no_request_is_refused(service: ServiceProcess, strange: bytes) 
 
 
 def test_of_a_body_in_broken_chunks_nothing_is_taken(service: ServiceProcess) -> None:
-    before = service.answer("/v1/fleet")
+    before = service.get_json("/v1/fleet")
     whole = b'[[vm]]\nname = "only"\n'
     with control_line(service) as line:
         broken = b"%x\r\n%b\r\nzz\r\n" % (len(whole), whole)
         reply = line.ask(request("PUT", "/v1/fleet?force=true", (bearer(service), CHUNKED), broken))
         assert is_problem(reply, 400)
         assert "chunked" in json.loads(reply.body)["detail"]
-    assert service.answer("/v1/fleet") == before
+    assert service.get_json("/v1/fleet") == before
 
 
 # --- What is in order goes on ---------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., Serv
             line.send(part)
         assert line.answer().status == 200
         assert line.ask(HEALTH).status == 200
-    assert service.answer("/v1/fleet")["vms"] == 500
+    assert service.get_json("/v1/fleet")["vms"] == 500
 
 
 # --- Slow -----------------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ def stop_at_once(service: ServiceProcess) -> None:
     service.process.terminate()
     assert service.process.wait(SHORTER_THAN_THE_GRACE) == 0
     service.stop()
-    assert "graceful" not in service.greeting
-    assert "Traceback" not in service.greeting
+    assert "graceful" not in service.output
+    assert "Traceback" not in service.output
 
 
 def test_tls_that_is_never_begun_or_finished_is_closed(over_tls: TlsService) -> None:

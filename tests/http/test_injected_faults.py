@@ -66,7 +66,7 @@ def add(service: ServiceProcess, kind: str, **options: Any) -> str:
 
 def active(service: ServiceProcess) -> dict[str, int]:
     """The faults that can still strike, and how often each has."""
-    return {fault["id"]: fault["hits"] for fault in service.all("/v1/faults")}
+    return {fault["id"]: fault["hits"] for fault in service.list_all("/v1/faults")}
 
 
 def until_struck(service: ServiceProcess) -> None:
@@ -89,14 +89,14 @@ def approval(event_id: str) -> bytes:
 
 
 def status_of(service: ServiceProcess, event_id: str) -> str:
-    return str(service.answer(f"/v1/events/{event_id}")["status"])
+    return str(service.get_json(f"/v1/events/{event_id}")["status"])
 
 
 def end(service: ServiceProcess) -> None:
     """It stops at once and well, and has had nothing to complain of."""
     stop_cleanly(service)
-    assert "ERROR" not in service.greeting
-    assert "Cancel" not in service.greeting
+    assert "ERROR" not in service.output
+    assert "Cancel" not in service.output
 
 
 # --- The kinds --------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_slow_enables_a_group_by_its_first_call(make_service: MakeService) -> No
     service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
     add(service, "slow", delay="0.05s")
     assert service.request().body == NOTHING_YET
-    assert [row["kind"] for row in service.all("/v1/history")][-1] == "enabled"
+    assert [row["kind"] for row in service.list_all("/v1/history")][-1] == "enabled"
 
 
 def test_what_is_slow_is_answered_when_the_service_stops(service: ServiceProcess) -> None:
@@ -294,7 +294,7 @@ def test_disabled_is_as_after_a_day_of_silence(service: ServiceProcess) -> None:
     before = {source: service.request(source=source) for source in ("127.0.0.1", "127.0.0.3")}
     add(service, "disabled", vm="web-1")
     assert active(service) == {}, "it is over at once"
-    rows = [(row["kind"], row["group"], row["by"], row["reason"]) for row in service.all("/v1/history")[-3:]]
+    rows = [(row["kind"], row["group"], row["by"], row["reason"]) for row in service.list_all("/v1/history")[-3:]]
     assert rows == [
         ("fault-added", "web", "admin", "f1: disabled"),
         ("disabled", "web", "admin", "fault f1"),
@@ -303,10 +303,10 @@ def test_disabled_is_as_after_a_day_of_silence(service: ServiceProcess) -> None:
     after = service.request()
     assert after.headers["etag"].split(".")[0] != before["127.0.0.1"].headers["etag"].split(".")[0]
     assert after.json()["DocumentIncarnation"] == 1, "as many as there are live events"
-    assert service.all("/v1/history")[-1]["kind"] == "enabled"
+    assert service.list_all("/v1/history")[-1]["kind"] == "enabled"
     assert service.request(source="127.0.0.3").headers["etag"] == before["127.0.0.3"].headers["etag"]
     add(service, "disabled")
-    assert {row["group"] for row in service.all("/v1/history") if row["reason"] == "fault f2"} == {"web", "db"}
+    assert {row["group"] for row in service.list_all("/v1/history") if row["reason"] == "fault f2"} == {"web", "db"}
 
 
 def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: ServiceProcess) -> None:
@@ -396,7 +396,9 @@ def test_a_count_a_length_and_both(service: ServiceProcess) -> None:
     service.advance("5m")
     assert service.request().status == 200
     assert active(service) == {}, "who sees none finds in history that they are over"
-    rows = [(row["kind"], row["by"], row["reason"]) for row in service.all("/v1/history") if "fault" in row["kind"]]
+    rows = [
+        (row["kind"], row["by"], row["reason"]) for row in service.list_all("/v1/history") if "fault" in row["kind"]
+    ]
     assert rows == [
         ("fault-added", "admin", "f1: 500 2 times"),
         ("fault-expired", "forewarn", "f1: 500 2 times; hits: 2"),

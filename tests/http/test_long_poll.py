@@ -184,12 +184,12 @@ def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Se
         hold(service, line, patient(tag))
         service.advance("25h")
         see_it_held(service, line)
-        assert service.answer("/v1/vms/first")["events_enabled"]
+        assert service.get_json("/v1/vms/first")["events_enabled"]
         service.request_operation("restart", "first")
         assert statuses(line.answer()) == ["Scheduled"]
-    assert service.answer("/v1/history?kind=disabled")["history"] == []
+    assert service.get_json("/v1/history?kind=disabled")["history"] == []
     service.advance("25h")
-    assert not service.answer("/v1/vms/first")["events_enabled"], "nobody waits any more"
+    assert not service.get_json("/v1/vms/first")["events_enabled"], "nobody waits any more"
 
 
 def test_who_hangs_up_does_not_count_as_listening(make: Callable[..., ServiceProcess]) -> None:
@@ -199,7 +199,7 @@ def test_who_hangs_up_does_not_count_as_listening(make: Callable[..., ServicePro
     while b"\nforewarn_long_polls 0.0\n" not in service.control("GET", "/metrics").body:
         pass
     service.advance("25h")
-    assert not service.answer("/v1/vms/first")["events_enabled"]
+    assert not service.get_json("/v1/vms/first")["events_enabled"]
 
 
 def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., ServiceProcess]) -> None:

@@ -92,7 +92,7 @@ def test_what_is_due_late_is_measured_in_real_time(make_service: MakeService) ->
     service.document()
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     for _ in range(100_000):
-        if service.answer(f"/v1/events/{event}")["status"] == "completed":
+        if service.get_json(f"/v1/events/{event}")["status"] == "completed":
             break
     assert metrics(service)["forewarn_scheduler_delay_seconds_count{}"] >= 1
 

@@ -74,7 +74,7 @@ def test_the_description_is_what_the_script_makes() -> None:
 
 
 def test_it_is_served_as_it_is_checked_in(forewarn: Service) -> None:
-    assert forewarn.answer("/v1/openapi.json") == json.loads(WRITTEN.read_text())
+    assert forewarn.get_json("/v1/openapi.json") == json.loads(WRITTEN.read_text())
 
 
 def narrowed() -> dict[str, Any]:
@@ -147,4 +147,4 @@ def test_no_answer_is_a_failure_or_undescribed(
     assert " passed" in run.stdout
     assert service.control("GET", "/readyz", token="").json() == {"status": "ready", "problems": []}
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output

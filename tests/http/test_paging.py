@@ -36,7 +36,7 @@ def service() -> Iterator[Service]:
 def pages(service: Service, name: str, limit: int, query: str = "") -> Iterator[list[Any]]:
     cursor = ""
     while True:
-        page = service.answer(f"/v1/{name}?limit={limit}{query}{cursor}")
+        page = service.get_json(f"/v1/{name}?limit={limit}{query}{cursor}")
         assert page.keys() == {name, "next"}
         yield page[name]
         if page["next"] is None:
@@ -66,12 +66,12 @@ def test_pages_of_any_size_are_the_whole_list_in_its_order(service: Service, nam
 
 @pytest.mark.parametrize("noun", ["events", "operations", "rollouts"])
 def test_the_history_of_one_thing_comes_in_pages_too(service: Service, noun: str) -> None:
-    thing = service.answer(f"/v1/{noun}?all=true&limit=1")[noun][0]["id"]
-    whole = service.answer(f"/v1/{noun}/{thing}/history")
+    thing = service.get_json(f"/v1/{noun}?all=true&limit=1")[noun][0]["id"]
+    whole = service.get_json(f"/v1/{noun}/{thing}/history")
     assert (len(whole["history"]) > 0, whole["next"]) == (True, None)
     found, cursor = [], ""
     while True:
-        page = service.answer(f"/v1/{noun}/{thing}/history?limit=1{cursor}")
+        page = service.get_json(f"/v1/{noun}/{thing}/history?limit=1{cursor}")
         found += page["history"]
         if page["next"] is None:
             break
@@ -83,12 +83,12 @@ def test_the_history_of_one_thing_comes_in_pages_too(service: Service, noun: str
 @pytest.mark.parametrize(("name", "query"), [("vms", ""), ("events", ""), ("events", "&all=true")])
 def test_without_a_limit_a_page_has_at_most_a_hundred(forewarn: Service, name: str, query: str) -> None:
     if name == "events":
-        forewarn.request_operation("restart", *(vm["name"] for vm in forewarn.answer("/v1/vms?limit=1000")["vms"]))
+        forewarn.request_operation("restart", *(vm["name"] for vm in forewarn.get_json("/v1/vms?limit=1000")["vms"]))
     (whole,) = pages(forewarn, name, 1000, query)
     assert len(whole) == 101
-    first = forewarn.answer(f"/v1/{name}?{query.removeprefix('&')}")
+    first = forewarn.get_json(f"/v1/{name}?{query.removeprefix('&')}")
     assert first[name] == whole[:100]
-    second = forewarn.answer(f"/v1/{name}?cursor={first['next']}{query}")
+    second = forewarn.get_json(f"/v1/{name}?cursor={first['next']}{query}")
     assert (second[name], second["next"]) == (whole[100:], None)
 
 

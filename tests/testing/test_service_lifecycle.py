@@ -1,4 +1,4 @@
-"""The kit's service from its start to its end, and after that."""
+"""The service of the test kit: start, stop, and use after the stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 20
 
 
 def threads() -> set[threading.Thread]:
-    """Those of the kit."""
+    """Return the threads of the test kit."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("forewarn")}
 
 
@@ -41,7 +41,7 @@ async def turn() -> None:
 # --- Starting ---------------------------------------------------------------------------------------
 
 
-def test_a_service_that_runs_is_not_started_again() -> None:
+def test_a_running_service_cannot_be_started_again() -> None:
     with Service() as service:
         vm, before = service.vm("web-0"), threads()
         with pytest.raises(errors.AlreadyRunning, match="Stop it before"):
@@ -53,7 +53,7 @@ def test_a_service_that_runs_is_not_started_again() -> None:
     assert not threads() & before
 
 
-def test_a_process_that_runs_is_not_started_again(tmp_path: Path) -> None:
+def test_a_running_process_cannot_be_started_again(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path).start("--clock", "virtual") as service:
         first = service.process
         assert first is not None
@@ -62,13 +62,13 @@ def test_a_process_that_runs_is_not_started_again(tmp_path: Path) -> None:
         assert service.process is first
         first.kill()
         first.wait(TIMEOUT_SECONDS)
-        service.start("--clock", "virtual")  # it has ended, whoever saw to that
-        assert service.answer("/v1/clock")["clock"] == "virtual"
+        service.start("--clock", "virtual")  # its process has ended
+        assert service.get_json("/v1/clock")["clock"] == "virtual"
     with pytest.raises(errors.NotRunning):
         service.stop()
 
 
-def test_a_service_can_be_used_again_and_remembers_nothing() -> None:
+def test_a_restarted_service_is_empty() -> None:
     service = Service()
     with service:
         service.vm("web-0", priority="regular").poll()
@@ -77,16 +77,16 @@ def test_a_service_can_be_used_again_and_remembers_nothing() -> None:
         vm = service.vm("web-0")
         vm.poll()
         assert service.token != token
-        assert vm.evict().type == "Preempt", "of this VM no priority was said"
+        assert vm.evict().type == "Preempt", "the second VM has no priority from the test"
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_a_cancelled_start_leaves_nothing_behind() -> None:
     before = threads()
     entering = asyncio.create_task(AsyncService().__aenter__())
     await asyncio.sleep(0)
     entering.cancel()
     await asyncio.sleep(0)
-    entering.cancel()  # impatience does not help
+    entering.cancel()  # a second cancellation changes nothing
     with pytest.raises(asyncio.CancelledError):
         await entering
     await asyncio.get_running_loop().shutdown_default_executor()
@@ -96,7 +96,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
 # --- While it runs ----------------------------------------------------------------------------------
 
 
-def test_who_is_interrupted_leaves_nothing_under_way() -> None:
+def test_an_interrupted_wait_cancels_its_work() -> None:
     loop, ended = LoopThread(), threading.Event()
     main, interrupts = threading.get_ident(), []
 
@@ -126,7 +126,7 @@ def test_who_is_interrupted_leaves_nothing_under_way() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_who_waits_while_it_ends_is_told() -> None:
+def test_a_stop_ends_a_wait_in_another_thread() -> None:
     loop, begun, said = LoopThread(), threading.Event(), []
 
     async def work() -> None:
@@ -146,23 +146,23 @@ def test_who_waits_while_it_ends_is_told() -> None:
     assert len(said) == 1
 
 
-def test_a_first_poll_can_be_seen_to_wait() -> None:
+def test_the_delay_of_the_first_poll_can_be_tested() -> None:
     with Service(first_get_delay="0.05s") as service:
         vm = service.vm("web-0")
-        assert not service.answer("/v1/vms/web-0")["events_enabled"]
+        assert not service.get_json("/v1/vms/web-0")["events_enabled"]
         with pytest.raises(errors.NoticeNotPossible, match="has never polled"):
             vm.restart()
         vm.poll()
         assert vm.restart().status == "Scheduled"
 
 
-def test_what_was_seen_is_known_under_the_system_clock_too() -> None:
+def test_seen_documents_are_recorded_with_the_system_clock_too() -> None:
     with Service(clock="system") as service:
         vm = service.vm("web-0")
         event = vm.restart()
         assert [told.type for told in vm.poll().events] == ["Reboot"]
         vm.approve(event)
-        assert service.times_asked_by(vm) == 1
+        assert service.poll_count(vm) == 1
         assert [document.events[0].type for document in service.documents_seen_by(vm)] == ["Reboot"]
         assert event.was_approved_by(vm)
         with pytest.raises(errors.ClockNotVirtual):
@@ -170,17 +170,17 @@ def test_what_was_seen_is_known_under_the_system_clock_too() -> None:
 
 
 def certificate(folder: Path) -> str:
-    """One for another name than it is asked by, of an authority that nobody knows."""
+    """Return a certificate for another name, signed by an unknown authority."""
     path = folder / "both.pem"
     trustme.CA().issue_cert("forewarn.example").private_key_and_cert_chain_pem.write_to_path(str(path))
     return str(path)
 
 
-def test_the_control_api_can_be_asked_over_tls(tmp_path: Path) -> None:
+def test_the_control_api_of_a_service_can_use_tls(tmp_path: Path) -> None:
     with Service(tls_certificate=certificate(tmp_path)) as service:
         service.vm("web-0")
         assert service.control_url.startswith("https://")
-        assert service.answer("/v1/vms/web-0")["name"] == "web-0"
+        assert service.get_json("/v1/vms/web-0")["name"] == "web-0"
         done = service.cli("vm", "restart", "web-0")
         assert done.returncode == 0, done.stderr
         assert [event.type for event in service.events] == ["Reboot"]
@@ -188,10 +188,10 @@ def test_the_control_api_can_be_asked_over_tls(tmp_path: Path) -> None:
     assert not Path(word).exists()
 
 
-def test_a_process_can_be_asked_over_tls(tmp_path: Path) -> None:
+def test_the_control_api_of_a_process_can_use_tls(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path).start("--clock", "virtual", "--tls-certificate", certificate(tmp_path)) as service:
         service.advance("15m")
-        assert service.answer("/v1/clock")["clock"] == "virtual"
+        assert service.get_json("/v1/clock")["clock"] == "virtual"
 
 
 LOUD = """#!/bin/sh
@@ -200,8 +200,8 @@ exit 1
 """
 
 
-def test_a_process_that_writes_much_does_not_stand_still(tmp_path: Path) -> None:
-    """A pipe holds 64 KiB: here are twice as many, in what the log says of work that failed."""
+def test_a_process_with_much_output_does_not_block(tmp_path: Path) -> None:
+    """A pipe holds 64 KiB. The log of failed work is larger than that."""
     program, fleet = tmp_path / "loud", tmp_path / "fleet.toml"
     program.write_text(LOUD)
     program.chmod(0o755)
@@ -211,14 +211,14 @@ def test_a_process_that_writes_much_does_not_stand_still(tmp_path: Path) -> None
         service.request_operation("restart", *(f"web-{number}" for number in range(160)))
         service.advance("15m")
         assert service.stop() == 0
-        assert service.greeting.count("has failed") == 160
-        assert len(service.greeting) > 100_000
+        assert service.output.count("has failed") == 160
+        assert len(service.output) > 100_000
 
 
 # --- After its end ----------------------------------------------------------------------------------
 
 
-def test_a_fabric_of_programs_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_fabric_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Service(fabric="command", fabric_command="/bin/true") as service:
         event = service.vm("web-0").restart()
@@ -236,13 +236,13 @@ AFTER: dict[str, Callable[[Service, VM, Event], Any]] = {
     "the clock": lambda service, _, __: service.advance(minutes=1),
     "what was seen": lambda service, vm, _: service.documents_seen_by(vm),
     "the token": lambda service, _, __: service.token,
-    "the control API": lambda service, _, __: service.answer("/v1/clock"),
+    "the control API": lambda service, _, __: service.get_json("/v1/clock"),
     "the command line": lambda service, _, __: service.cli("clock", "show"),
 }
 
 
 @pytest.mark.parametrize("what", AFTER)
-def test_what_is_asked_after_the_end_says_so(what: str) -> None:
+def test_use_after_the_stop_raises_not_running(what: str) -> None:
     with Service() as service:
         vm = service.vm("web-0")
         event = vm.restart()
@@ -252,10 +252,10 @@ def test_what_is_asked_after_the_end_says_so(what: str) -> None:
         with pytest.raises(errors.NotRunning, match=r"The service is not running. Use it"):
             AFTER[what](service, vm, event)
         gc.collect()
-    assert f"{event!r} {vm!r}".startswith(f"<Event {event.id}: The service does not run.")
+    assert f"{event!r} {vm!r}".startswith(f"<Event {event.id}: The service is not running.")
 
 
-async def test_what_is_awaited_after_the_end_says_so(recwarn: pytest.WarningsRecorder) -> None:
+async def test_awaiting_after_the_stop_raises_not_running(recwarn: pytest.WarningsRecorder) -> None:
     async with AsyncService() as service:
         event = service.vm("web-0").restart()
     with pytest.raises(errors.NotRunning):
@@ -266,7 +266,7 @@ async def test_what_is_awaited_after_the_end_says_so(recwarn: pytest.WarningsRec
     assert [str(warning.message) for warning in recwarn if "never awaited" in str(warning.message)] == []
 
 
-def test_an_event_that_is_not_there_can_be_shown(forewarn: Service) -> None:
+def test_an_unknown_event_has_a_repr(forewarn: Service) -> None:
     assert repr(forewarn.event("nosuch")) == "<Event NOSUCH: Unknown event 'NOSUCH'.>"
 
 
@@ -277,7 +277,7 @@ FLEET = '[[vm]]\nname = "worker"\n'
 
 
 @pytest.mark.forewarn(FLEET, rate_limit=1)
-def test_a_marker_takes_a_fleet_without_its_name(forewarn: Service) -> None:
+def test_a_marker_takes_a_fleet_as_positional_argument(forewarn: Service) -> None:
     assert [vm.name for vm in forewarn.vms] == ["worker"]
     forewarn.vm("worker").poll()
     with pytest.raises(AssertionError, match="429"):
@@ -285,16 +285,16 @@ def test_a_marker_takes_a_fleet_without_its_name(forewarn: Service) -> None:
 
 
 @pytest.mark.forewarn(silence="24h")
-def test_a_former_name_in_a_marker_is_an_error_that_says_the_current_one(request: pytest.FixtureRequest) -> None:
+def test_an_old_setting_name_in_a_marker_is_an_error_with_the_new_name(request: pytest.FixtureRequest) -> None:
     with pytest.raises(errors.UnknownSetting, match="It is now called 'inactivity_timeout'"):
         request.getfixturevalue("forewarn")
 
 
 @pytest.mark.parametrize("arguments", ['"a.toml", "b.toml"', '"a.toml", fleet="b.toml"'])
-def test_a_marker_takes_no_more(tmp_path: Path, arguments: str) -> None:
+def test_a_marker_rejects_a_second_fleet(tmp_path: Path, arguments: str) -> None:
     test = tmp_path / "test_it.py"
     test.write_text(f"import pytest\n@pytest.mark.forewarn({arguments})\ndef test_it(forewarn):\n    pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(test)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
-    assert "takes one fleet, and settings by their names: forewarn(FLEET, rate_limit=5)" in done.stdout
+    assert "takes one fleet, and settings as keyword arguments: forewarn(FLEET, rate_limit=5)" in done.stdout
