@@ -1,4 +1,4 @@
-"""How webhooks fare: counts that are kept as rows come and go are those that counting gives."""
+"""Delivery statistics of webhooks: the maintained counts equal a recount of the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forewarn.core.webhooks import Undelivered
 
 @settings(max_examples=amount(200))
 @given(seed=st.integers(0, 2**32))
-def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
+def test_the_counts_stay_correct_through_random_changes(seed: int) -> None:
     luck, deliveries = random.Random(seed), WebhookDeliveries()  # noqa: S311
     for _ in range(100):
         changes = Changes()
@@ -51,7 +51,7 @@ def test_the_last_problem_is_that_of_the_latest_failure_while_anything_is_undeli
     assert deliveries.stats("a") == DeliveryStats()
 
 
-def test_nobody_goes_through_the_rows_to_count_them() -> None:
+def test_counts_are_read_without_iterating_over_the_rows() -> None:
     class Rows(dict[int, Undelivered]):
         def __iter__(self) -> None:  # type: ignore[override]
             raise AssertionError("a million rows")

@@ -137,7 +137,7 @@ def check_order(got: list[Got], expected: dict[str, str]) -> None:
     assert [one.id for one in got] == sorted(expected, key=int)
 
 
-async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Receiver) -> None:
+async def test_all_rows_after_the_add_arrive_once_and_signed(receiver: Receiver) -> None:
     async with running() as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         assert (added.created_by, added.created_at, added.cursor) == ("ops", START, engine.draft().sequence)
@@ -161,7 +161,7 @@ async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Rec
             assert got.headers["forewarn-signature"] == f"v1={wanted}"
 
 
-async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
+async def test_only_rows_that_match_the_filter_arrive(receiver: Receiver) -> None:
     async with running() as (engine, _):
         wishes = hook(receiver.url(), groups=("web",), kinds=("enabled", "scheduled"))
         await engine.execute(add_webhook, wishes, "ops")
@@ -176,7 +176,7 @@ async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
     ]
 
 
-async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Receiver) -> None:
+async def test_a_failing_row_blocks_the_rows_after_it(receiver: Receiver) -> None:
     receiver.answer = lambda got: Reply(500 if got.group == "web" else 200)
     async with running() as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
@@ -206,7 +206,7 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
 
 @pytest.mark.parametrize("trouble", ["fails", "hangs", "resets", "redirects", "is away"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
-async def test_trouble_a_restart_and_the_receiver_comes_back(
+async def test_delivery_resumes_after_failures_and_a_restart(
     receiver: Receiver, tmp_path: Path, trouble: str, clean: bool
 ) -> None:
     replies = {
@@ -292,7 +292,7 @@ async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == len(expected) + 1)
 
 
-async def test_a_clean_stop_writes_how_far_a_webhook_has_come_that_wants_nothing(tmp_path: Path) -> None:
+async def test_a_clean_stop_stores_the_position_of_a_webhook_without_matching_rows(tmp_path: Path) -> None:
     async with running(tmp_path) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook("http://example.com/", kinds=("host-failed",)), "ops")
         await engine.enable("web", by="test")
@@ -303,7 +303,7 @@ async def test_a_clean_stop_writes_how_far_a_webhook_has_come_that_wants_nothing
         assert engine.draft().webhook("hook") == added._replace(cursor=engine.records.newest)
 
 
-async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiver, tmp_path: Path) -> None:
+async def test_a_clean_stop_waits_for_a_response_that_arrives_soon(receiver: Receiver, tmp_path: Path) -> None:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def answer_while_stopping(_: Got) -> Reply:
@@ -325,7 +325,7 @@ async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiv
     check_order(receiver.got, expected)
 
 
-async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_for_again(receiver: Receiver) -> None:
+async def test_a_failed_row_is_kept_until_a_retry_and_later_rows_continue(receiver: Receiver) -> None:
     refused: set[str] = set()
     receiver.answer = lambda got: Reply(400 if got.id in refused else 200)
     async with running(pace=WebhookRetryPolicy(0.01, 3)) as (engine, dispatcher):
@@ -363,7 +363,7 @@ async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
         assert [got.id for got in receiver.got] == [str(added.cursor + 1)] * 2
 
 
-async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
+async def test_a_row_delivered_during_a_retry_request_is_not_sent_again(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.answer = lambda _: Reply(500)
@@ -392,7 +392,7 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
     check_order(receiver.taken, expected)
 
 
-async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Receiver) -> None:
+async def test_a_retry_happens_even_if_its_client_disconnects(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
@@ -404,7 +404,7 @@ async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Recei
     assert [got.group for got in receiver.taken] == ["web"]
 
 
-async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_more(
+async def test_a_row_that_fails_and_is_retried_in_one_commit_is_sent_once_more(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.answer = lambda _: Reply(400)
@@ -446,7 +446,7 @@ async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_
     assert {got.path for got in receiver.taken} == {"/new"}
 
 
-async def test_what_happens_next_waits_behind_a_row_that_is_retried(receiver: Receiver) -> None:
+async def test_new_rows_wait_for_a_row_that_is_retried(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
@@ -482,7 +482,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
     database.close()
 
 
-async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_either(receiver: Receiver) -> None:
+async def test_a_removed_webhook_without_stored_state_gets_nothing(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         channel = dispatcher._channels["hook"]
@@ -495,7 +495,7 @@ async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_ei
     assert [(got.path, got.group) for got in receiver.got] == [("/new", "web")]
 
 
-async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Receiver) -> None:
+async def test_a_channel_ends_when_its_webhook_is_removed(receiver: Receiver) -> None:
     """Also when nobody drops it."""
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
@@ -523,7 +523,7 @@ async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Re
     assert added.cursor == int(receiver.taken[0].id) - 1
 
 
-async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
+async def test_a_result_for_a_removed_webhook_changes_nothing() -> None:
     """The outcome of an attempt may arrive after the webhook has gone, and after another of its name has come."""
     async with running() as (engine, dispatcher):
         await dispatcher.stop()
@@ -540,7 +540,7 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
 
 
-async def test_what_is_given_up_is_kept_up_to_a_bound(
+async def test_the_number_of_failed_rows_is_limited(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("forewarn.core.webhooks.MAX_FAILED", 10)
@@ -603,7 +603,7 @@ async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_
 
 
 @pytest.mark.parametrize("attempts", [1, 80], ids=["given up", "waiting"])
-async def test_what_history_keeps_no_longer_is_not_delivered_either(
+async def test_rows_beyond_the_retention_are_not_delivered(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
     receiver.answer = lambda _: Reply(500)
@@ -635,7 +635,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         await until_settled(engine)
 
 
-async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
+async def test_rows_removed_before_delivery_count_as_dropped(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -670,7 +670,7 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
     assert [got.id for got in receiver.taken] == [str(added.cursor + 1), *expected]
 
 
-async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest_goes_on(
+async def test_a_row_that_cannot_be_sent_fails_and_later_rows_continue(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(pace=WebhookRetryPolicy(0.01, 2)) as (engine, _):
@@ -691,7 +691,7 @@ async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest
         assert undelivered(engine)[bad][2:] == (2, 0, "ValueError: no row of history")
 
 
-async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
+async def test_the_result_of_an_attempt_is_stored_after_failed_writes(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forewarn.delivery.webhooks.LOOK_AGAIN_SECONDS", 0.0)
@@ -711,7 +711,7 @@ async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
         assert failures == []
 
 
-async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver) -> None:
+async def test_the_counts_of_a_webhook_that_is_added_again_start_at_zero(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
@@ -721,7 +721,7 @@ async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver)
         assert dispatcher.attempts == {}
 
 
-async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
+async def test_a_webhook_test_returns_its_result(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         assert (await dispatcher.try_out("hook")).delivered
@@ -735,7 +735,7 @@ async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
     assert len({got.id for got in receiver.got}) == 2
 
 
-async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) -> None:
+async def test_a_hanging_webhook_test_does_not_block_a_stop(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(hang=True)
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
@@ -745,7 +745,7 @@ async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) ->
         await trial
 
 
-async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
+async def test_the_source_of_events_stays_the_same(tmp_path: Path) -> None:
     async with running(tmp_path) as (engine, _):
         first = engine.facts["installation"]
     async with running(tmp_path) as (engine, _):
@@ -769,7 +769,7 @@ async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
         ({"groups": tuple(map(str, range(1001)))}, LimitExceeded, "maximum is 1,000"),
     ],
 )
-async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
+async def test_an_invalid_webhook_is_rejected_with_its_error(
     wrong: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     async with running() as (engine, _):
@@ -798,7 +798,7 @@ async def test_there_is_a_bound_to_how_many_there_are() -> None:
         )
 
 
-async def test_history_names_the_host_of_a_webhook_but_not_what_may_be_secret() -> None:
+async def test_history_has_the_host_of_a_webhook_but_no_secrets() -> None:
     async with running() as (engine, _):
         await engine.execute(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host-failed",)), "ops")
         last = (await engine.records.history(HistoryFilter()))[-1]

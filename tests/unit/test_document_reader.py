@@ -1,4 +1,4 @@
-"""Documents are read, whoever wrote them."""
+"""The reader of documents, for documents of any server."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def test_every_golden_document_is_read_whole() -> None:
         "2021-07-22T04:50:17",
     ],
 )
-def test_a_moment_is_read_in_every_form_that_was_ever_sent(text: str) -> None:
+def test_a_time_is_read_in_every_known_format(text: str) -> None:
     (event,) = read_document(document(NotBefore=text)).events
     assert event.not_before == datetime(2021, 7, 22, 4, 50, 17, tzinfo=UTC)
     assert event.not_before.tzinfo is UTC
 
 
-def test_what_has_started_has_no_moment() -> None:
+def test_a_started_event_has_no_time() -> None:
     (event,) = read_document(document(NotBefore="", EventStatus="Started")).events
     assert event.not_before is None
 
 
-def test_what_is_not_known_is_kept_and_handed_on() -> None:
+def test_unknown_members_are_kept() -> None:
     (event,) = read_document(document(EventType="Teleport", Colour="blue")).events
     assert event.type == "Teleport"
     assert event.raw["Colour"] == "blue"
@@ -107,7 +107,7 @@ def test_events_are_found_by_id_and_by_vm() -> None:
         ('{"DocumentIncarnation": 1e999, "Events": []}', "DocumentIncarnation is inf"),
     ],
 )
-def test_what_is_no_document_is_said_to_be_none(body: str, words: str) -> None:
+def test_an_invalid_document_is_an_error(body: str, words: str) -> None:
     with pytest.raises(UnreadableDocument, match=words):
         read_document(body)
 
@@ -122,7 +122,7 @@ def several(*events: object) -> str:
 GOOD = json.loads(document())["Events"][0]
 
 
-def test_what_can_be_read_is_read_alike() -> None:
+def test_both_readers_read_a_valid_document_alike() -> None:
     assert GOLDEN
     for path in GOLDEN:
         assert read_document_leniently(path.read_bytes()) == (read_document(path.read_bytes()), ()), path
@@ -150,13 +150,13 @@ def test_an_event_that_cannot_be_read_hides_no_other(bad: object, words: str, fi
 
 
 @pytest.mark.parametrize("seconds", [10**30, -(10**30), 1.5, True, "5"])
-def test_a_length_that_can_be_none_counts_as_missing(seconds: object) -> None:
+def test_an_invalid_duration_counts_as_missing(seconds: object) -> None:
     (event,) = read_document(document(DurationInSeconds=seconds)).events
     assert event.duration_seconds is None
 
 
 @pytest.mark.parametrize("moment", [None, 5, "soon", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:00", "missing"])
-def test_an_event_without_a_moment_that_can_be_read_is_heard_of(moment: object) -> None:
+def test_an_event_with_an_invalid_time_is_still_returned(moment: object) -> None:
     bad = {**GOOD, "NotBefore": moment}
     if moment == "missing":
         del bad["NotBefore"]
@@ -169,14 +169,14 @@ def test_an_event_without_a_moment_that_can_be_read_is_heard_of(moment: object) 
     )
 
 
-def test_no_resources_are_none() -> None:
+def test_missing_resources_are_an_empty_list() -> None:
     without = {name: value for name, value in GOOD.items() if name != "Resources"}
     for bad in ({**GOOD, "Resources": None}, without):
         told, problems = read_document_leniently(several(bad))
         assert (told.events[0].resources, told.events[0].raw, problems) == ((), bad, ())
 
 
-def test_what_is_known_and_told_badly_now_is_not_gone() -> None:
+def test_a_known_event_that_becomes_unreadable_does_not_disappear() -> None:
     known = read_document(several(GOOD)).events
     told, problems = read_document_leniently(several({**GOOD, "EventType": None}), known)
     assert told.events == known
@@ -187,10 +187,10 @@ def test_what_is_known_and_told_badly_now_is_not_gone() -> None:
 @pytest.mark.parametrize(
     "body", ["", "[]", '{"Events": []}', '{"DocumentIncarnation": 1, "Events": null}', "[" * 10**5]
 )
-def test_what_is_no_document_at_all_tells_nothing(body: str) -> None:
+def test_the_lenient_reader_rejects_what_is_no_document(body: str) -> None:
     with pytest.raises(UnreadableDocument):
         read_document_leniently(body)
 
 
-def test_an_approval_is_what_the_service_reads() -> None:
+def test_the_service_reads_the_approval_that_the_client_writes() -> None:
     assert parse_start_requests(start_requests("A-1", "b-2")) == ["a-1", "b-2"]

@@ -1,4 +1,4 @@
-"""Who was heard when, across stops: the service's own downtime is not silence."""
+"""When each group last polled, across restarts: the downtime of the service does not count as inactivity."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def started(folder: Path, clock: RunningClock) -> Engine:
 
 
 @pytest.mark.parametrize("downtime", [timedelta(hours=2), timedelta(days=3)])
-async def test_downtime_is_not_silence(tmp_path: Path, downtime: timedelta) -> None:
+async def test_downtime_does_not_count_as_inactivity(tmp_path: Path, downtime: timedelta) -> None:
     clock = RunningClock(START)
     engine = await started(tmp_path, clock)
     await engine.apply_fleet(FLEET, by="test")
@@ -67,7 +67,7 @@ async def test_downtime_is_not_silence(tmp_path: Path, downtime: timedelta) -> N
     await engine.stop()
 
 
-async def test_a_kill_loses_at_most_the_minute_since_the_last_writing(tmp_path: Path) -> None:
+async def test_a_kill_loses_at_most_the_minute_since_the_last_write(tmp_path: Path) -> None:
     clock = RunningClock(START)
     engine = await started(tmp_path, clock)
     await engine.apply_fleet(FLEET, by="test")

@@ -1,4 +1,4 @@
-"""What held polls leave behind, and what is counted: seen from within a metadata service with real connections."""
+"""Long polls inside a metadata service with real connections: cleanup and counters."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
         assert service.server.counters.polls() == {}
 
 
-async def test_the_held_are_counted_until_they_are_answered() -> None:
+async def test_long_polls_are_counted_until_their_response() -> None:
     async with running() as service:
         held = WAKE_BATCH_SIZE + 5
         writers = [await service.hold() for _ in range(held)]
@@ -110,7 +110,7 @@ async def test_the_held_are_counted_until_they_are_answered() -> None:
             writer.close()
 
 
-async def test_one_may_leave_while_its_turn_comes_and_one_may_fail() -> None:
+async def test_a_waiter_can_leave_or_fail_while_others_are_woken() -> None:
     async with running() as service:
         waiters = service.server.long_polls
         woken: list[str] = []
@@ -135,7 +135,7 @@ async def test_one_may_leave_while_its_turn_comes_and_one_may_fail() -> None:
         assert waiters.count == 0
 
 
-async def test_every_answer_is_counted_once() -> None:
+async def test_every_response_is_counted_once() -> None:
     async with running() as service:
         operation = await ask(service.engine, "restart", "web-0")
         (event,) = service.engine.live_events()
@@ -178,7 +178,7 @@ async def test_every_answer_is_counted_once() -> None:
         assert service.server.counters.approvals() == {200: 2, 400: 1, 404: 1}
 
 
-async def test_what_is_too_much_is_counted_as_well() -> None:
+async def test_throttled_requests_are_counted_too() -> None:
     async with running(rate=0.01) as service:
         poll = request("GET", f"{TARGET}2020-07-01", TRUE)
         post = request("POST", f"{TARGET}2020-07-01", TRUE, b"{}")

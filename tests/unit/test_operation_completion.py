@@ -1,4 +1,4 @@
-"""Operations come to an end, and hit nobody untold, whatever comes in between."""
+"""Operations complete in all circumstances, and affect no VM without notice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     await engine.stop()
 
 
-async def test_a_vm_that_comes_back_is_not_hit_by_what_was_withdrawn_for_it() -> None:
+async def test_a_vm_that_returns_is_not_affected_by_its_cancelled_operation() -> None:
     async with running_engine(fleet=SHARED) as engine:
         update = await ask(engine, "host-update", host="a", type="Reboot")
         await ask(engine, "eviction", "spot_0")
@@ -73,7 +73,7 @@ async def test_a_vm_that_comes_back_is_not_hit_by_what_was_withdrawn_for_it() ->
         assert engine.document("spot").events == ()
 
 
-async def test_a_window_that_moves_keeps_nothing_waiting_for_ever() -> None:
+async def test_a_changed_window_does_not_block_an_operation_forever() -> None:
     groups = [Group("spot", "scale-set", 5, 5, windows=(parse_window("daily 22:00 1h"),))]
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
         await ask(engine, "host-update", host="a")
@@ -85,7 +85,7 @@ async def test_a_window_that_moves_keeps_nothing_waiting_for_ever() -> None:
         assert not engine.live_operations()
 
 
-async def test_vms_that_set_out_together_see_each_others_places() -> None:
+async def test_vms_that_move_together_consider_each_others_targets() -> None:
     vms = [VM(f"v{number}", f"v{number}", "a", zone=str(number % 2)) for number in range(4)]
     async with running_engine(fleet=Fleet(vms, hosts=HOSTS)) as engine:
         await ask(engine, "hardware-failure", host="a")
@@ -130,7 +130,7 @@ async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
         assert ("c", "the host left the fleet") in made.skipped
 
 
-async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:
+async def test_an_operation_that_a_forced_file_ended_is_not_executed() -> None:
     engine, fabric = make_engine()
     await engine.start()
     await engine.apply_fleet(SHARED, by="test")
@@ -145,7 +145,7 @@ async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:
     await engine.stop()
 
 
-async def test_what_two_operations_let_go_of_at_once_is_cancelled_once() -> None:
+async def test_a_migration_made_obsolete_by_two_redeploys_is_cancelled_once() -> None:
     async with running_engine(fleet=SHARED) as engine:
         moving = await ask(engine, "live-migration", "plain")
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""One POST to a real receiver: what counts as delivered, and where nothing is ever sent."""
+"""One POST to a real receiver: which responses count as delivered, and which addresses are blocked."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, name: str, *answers: list[str]) -
         yield asked
 
 
-async def test_what_is_sent(receiver: Receiver) -> None:
+async def test_the_request_that_is_sent(receiver: Receiver) -> None:
     assert await send(receiver.url("/hook?key=1"), body=b'{"a":"\xc3\xa4"}') == DELIVERED
     (got,) = receiver.got
     assert (got.path, got.body) == ("/hook?key=1", b'{"a":"\xc3\xa4"}')
@@ -91,7 +91,7 @@ async def test_every_success_is_a_delivery(receiver: Receiver, status: int) -> N
 
 
 @pytest.mark.parametrize("status", [300, 303, 304, 400, 401, 404, 410, 429, 500, 503])
-async def test_everything_else_is_a_failure(receiver: Receiver, status: int) -> None:
+async def test_any_other_status_is_a_failure(receiver: Receiver, status: int) -> None:
     receiver.answer = lambda _: Reply(status, {"Location": "/other"})
     assert await send(receiver.url()) == DeliveryOutcome(delivered=False, status=status, error=f"HTTP {status}")
     assert len(receiver.got) == 1
@@ -108,7 +108,7 @@ async def test_a_receiver_that_hangs_is_left_after_its_time(receiver: Receiver) 
     assert outcome == DeliveryOutcome(delivered=False, error="no response within 0.2 seconds")
 
 
-async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiver) -> None:
+async def test_a_receiver_that_resets_rejects_or_sends_invalid_http(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(reset=True)
     outcome = await send(receiver.url())
     assert not outcome.delivered
@@ -130,7 +130,7 @@ async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiv
     assert await send(receiver.url()) == DELIVERED
 
 
-async def test_the_status_is_the_answer_however_long_the_body_is(receiver: Receiver) -> None:
+async def test_only_the_status_counts_however_long_the_body_is(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(flood=True)
     assert await send(receiver.url()) == DELIVERED
     assert await asyncio.to_thread(receiver.flood_over.wait, 60)
@@ -166,7 +166,7 @@ async def test_a_redirect_may_be_relative(receiver: Receiver) -> None:
     assert await send(receiver.url("/here")) == DELIVERED
 
 
-async def test_a_redirect_to_what_is_no_url_is_a_failure(receiver: Receiver) -> None:
+async def test_a_redirect_to_an_invalid_url_is_a_failure(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(307, {"Location": "http://["})
     assert (await send(receiver.url())).error == "redirect to an invalid URL"
 
@@ -189,7 +189,7 @@ async def test_a_redirect_to_a_forbidden_address_is_not_followed(
     assert other.got == []
 
 
-async def test_a_redirect_to_a_name_that_means_a_forbidden_address_is_not_followed(
+async def test_a_redirect_to_a_name_with_a_forbidden_address_is_not_followed(
     receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.answer = lambda _: Reply(307, {"Location": f"http://evil.example:{other.port}/"})
@@ -203,7 +203,7 @@ async def test_a_redirect_to_a_name_that_means_a_forbidden_address_is_not_follow
 @pytest.mark.parametrize(
     "location", ["ftp://127.0.0.1/", "http://me:pw@127.0.0.1/", "file:///etc/passwd", "http://\xe4/"]
 )
-async def test_a_redirect_to_what_is_no_target_is_a_failure(receiver: Receiver, location: str) -> None:
+async def test_a_redirect_to_an_invalid_target_is_a_failure(receiver: Receiver, location: str) -> None:
     receiver.answer = lambda _: Reply(302, {"Location": location})
     outcome = await send(receiver.url())
     assert "Invalid webhook URL" in outcome.error
@@ -241,21 +241,21 @@ async def test_the_address_that_was_judged_is_the_one_that_is_called(
     assert len(asked) == 1
 
 
-async def test_the_next_address_is_tried_where_one_does_not_answer(
+async def test_the_next_address_is_tried_if_one_does_not_respond(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with resolving(monkeypatch, "two.example", ["127.0.0.2", "127.0.0.1"]):
         assert await send(receiver.url(host="two.example"), parse_allowed_networks("127.0.0.0/30")) == DELIVERED
 
 
-async def test_a_name_that_is_not_known() -> None:
+async def test_an_unknown_host_name() -> None:
     outcome = await send("http://nothing.invalid/")
     assert "Cannot resolve the host name nothing.invalid" in outcome.error
     outcome = await send(f"http://{'a' * 64}.example/")
     assert "Cannot resolve" in outcome.error
 
 
-async def test_a_resolver_that_hangs_holds_up_nobody(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_resolver_blocks_no_other_delivery(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     real, release = socket.getaddrinfo, asyncio.Event()
     loop = asyncio.get_running_loop()
     asked: list[str] = []
@@ -288,14 +288,14 @@ async def test_a_certificate_that_is_trusted_and_for_that_name(secure: Receiver)
     assert await send(secure.url(host="localhost"), AllowedNetworks(everything=True)) == DELIVERED
 
 
-async def test_a_certificate_for_another_name_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_certificate_for_another_name_is_rejected(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     with resolving(monkeypatch, "bank.example", ["127.0.0.1"]):
         outcome = await send(secure.url(host="bank.example"))
     assert "CERTIFICATE_VERIFY_FAILED" in outcome.error
     assert secure.got == []
 
 
-async def test_a_certificate_that_nobody_trusts_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_untrusted_certificate_is_rejected(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     outcome = await send(secure.url())
     assert "CERTIFICATE_VERIFY_FAILED" in outcome.error

@@ -231,7 +231,7 @@ def fits(draft: Draft, vm: VM, host: Host) -> bool:
 
 @settings(max_examples=amount(250))
 @given(draft=drafts(), data=st.data())
-def test_a_vm_goes_where_it_fits_and_the_fewest_are(draft: Draft, data: st.DataObject) -> None:
+def test_a_vm_moves_to_the_fitting_host_with_the_fewest_vms(draft: Draft, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, 30))
     vm = VM("new", data.draw(st.sampled_from([*GROUPS, "new"])), own_host("new"), number % DOMAINS, number % DOMAINS)
     known = data.draw(st.booleans())
@@ -248,7 +248,7 @@ def test_a_vm_goes_where_it_fits_and_the_fewest_are(draft: Draft, data: st.DataO
 
 @settings(max_examples=amount(120))
 @given(fleet=fleets(), makes_hosts=st.booleans(), data=st.data())
-def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
+def test_domains_stay_separate_when_all_vms_of_a_host_move(
     fleet: Fleet, makes_hosts: bool, data: st.DataObject
 ) -> None:
     host = data.draw(st.sampled_from([*fleet.hosts]))
@@ -293,7 +293,7 @@ def vm(name: str, host: str, domain: int = 0, zone: str = "") -> VM:
     ],
     ids=["emptiest", "same domain", "domains", "zones", "fault domain", "out of use", "another's own", "from its own"],
 )
-def test_where_x_goes(make: Callable[[], Draft], expected: str | None) -> None:
+def test_the_target_host_of_x(make: Callable[[], Draft], expected: str | None) -> None:
     draft = make()
     assert choose_host(draft, draft.fleet.vms["x"]) == expected
 

@@ -1,4 +1,4 @@
-"""When things may start: not before they are told, in the windows of who has not approved, deletions together."""
+"""When an operation may start: after its notice, in the windows of groups without approval, deletions together."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ TestPolicy.settings = settings(
 )
 
 
-async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() -> None:
+async def test_new_windows_of_a_group_without_notice_delay_the_start() -> None:
     async with running_engine(fleet=SHARED, listening=False) as engine:
         await engine.enable("red", by="red")
         operation = await ask(engine, "host-update", host="a")
@@ -202,7 +202,7 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
         assert done.started_at == START.replace(hour=22, minute=0, second=0)
 
 
-async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> None:
+async def test_a_group_without_notice_and_windows_delays_nothing() -> None:
     async with running_engine(fleet=SHARED, listening=False) as engine:
         await engine.enable("red", by="red")
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
@@ -214,13 +214,13 @@ async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> Non
         assert [one.status for one in engine.live_operations()] == [OperationStatus.STARTED]
 
 
-async def test_a_group_has_the_policy_that_whoever_set_it_is_answered() -> None:
+async def test_the_response_to_a_policy_change_has_the_new_policy() -> None:
     async with running_engine(fleet=SHARED) as engine:
         answered = await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
         assert answered == engine.fleet.group("red") == SHARED.group("red")._replace(windows=WINDOWS[1])
 
 
-async def test_the_window_that_is_waited_for_is_said_and_when_it_closes() -> None:
+async def test_the_explanation_names_the_window_and_when_it_closes() -> None:
     always = (parse_window("daily 00:00 24h"),)
     async with running_engine(fleet=SHARED) as engine:
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
@@ -268,7 +268,7 @@ ACTS = st.tuples(st.integers(0, 14), st.sampled_from(DOINGS), st.integers(0, 5))
 @example(second=0, later=0, acts=[(1, "approve", number) for number in range(6)], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "cancel", number) for number in range(1, 6))], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "leave", number) for number in range(1, 6))], notice=10)
-def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or_it_has_come(
+def test_deletions_with_the_same_not_before_start_when_all_are_approved_or_it_is_reached(
     second: int, later: int, acts: list[tuple[int, str, int]], notice: int
 ) -> None:
     names = [f"vm-{number}" for number in range(6)]

@@ -42,7 +42,7 @@ READ: dict[str, int | None] = {
 
 
 @pytest.mark.parametrize(("text", "seconds"), READ.items(), ids=[text[:30] for text in READ])
-def test_a_wait_is_read_or_is_none(text: str, seconds: int | None) -> None:
+def test_a_valid_wait_is_parsed_and_any_other_is_none(text: str, seconds: int | None) -> None:
     assert parse_wait([text]) == seconds
 
 

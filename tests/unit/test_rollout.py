@@ -1,4 +1,4 @@
-"""Which hosts a rollout takes when: the waves, the plan, and what is refused."""
+"""The hosts of a rollout: waves, plan, and rejected requests."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_wave_is_as_large_as_it_can_be() -> None:
     assert walk.next_wave(5) == []
 
 
-def test_hosts_are_walked_domain_after_domain() -> None:
+def test_hosts_are_processed_domain_by_domain() -> None:
     fleet = fleet_of([*({("web", number % 2)} for number in range(6)), set()])
     order = in_order(fleet, fleet.hosts)
     assert [int(host[-3:]) for host in order] == [0, 2, 4, 6, 1, 3, 5]
@@ -103,7 +103,7 @@ def test_hosts_are_walked_domain_after_domain() -> None:
     assert [len(walk.next_wave(10)) for _ in range(3)] == [4, 3, 0]
 
 
-def test_a_walk_that_can_take_but_one_of_many_at_a_time_takes_them_all() -> None:
+def test_a_rollout_with_one_host_per_wave_processes_all_hosts() -> None:
     fleet = fleet_of([{("web", number)} for number in range(600)])
     walk = WaveQueue(fleet, fleet.hosts)
     assert [walk.next_wave(5) for _ in range(601)] == [*([host] for host in fleet.hosts), []]
@@ -138,7 +138,7 @@ def rollout_settings(draw: st.DrawFn) -> RolloutSettings:
     speed=st.sampled_from([1.0, 60.0, 7.0]),
     patterns=st.sampled_from([["*"], ["host-*"], ["host-[01]"], ["host-0", "host-?"]]),
 )
-def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
+def test_a_plan_ends_and_has_every_host_once_in_time_order(
     fleet: Fleet,
     settings: RolloutSettings,
     windows: tuple[Any, ...],
@@ -183,7 +183,7 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     deaf=st.sets(st.sampled_from(["red", "vm-0", "vm-1"])),
     settings=rollout_settings(),
 )
-def test_what_is_planned_is_what_is_walked(
+def test_a_rollout_follows_its_plan(
     fleet: Fleet, windows: tuple[Any, ...], deaf: set[str], settings: RolloutSettings
 ) -> None:
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
@@ -314,7 +314,7 @@ REFUSED: dict[str, tuple[Draft, list[str], RolloutSettings, type[Exception], str
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case: str) -> None:
+def test_an_invalid_request_is_rejected_with_the_allowed_values_and_changes_nothing(case: str) -> None:
     draft, patterns, settings, error, words = REFUSED[case]
     with pytest.raises(error) as caught:
         prepare(draft, START, patterns, settings, "test")
@@ -322,7 +322,7 @@ def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case
     assert not draft.changes
 
 
-def test_what_is_left_out_is_filled_in_and_hosts_out_of_use_are_skipped() -> None:
+def test_defaults_are_set_and_hosts_out_of_service_are_skipped() -> None:
     rollout = prepare(drafted(DEGRADED), START, ["host-*"], RolloutSettings(notice=MINUTE, overrides=("notice",)), "me")
     assert (rollout.settings.type, rollout.settings.duration) == ("Freeze", timedelta(seconds=9))
     assert (rollout.pending, rollout.skipped) == (("host-b",), (("host-a", "the host is degraded"),))

@@ -1,4 +1,4 @@
-"""Rollouts as they are walked: whatever comes in between, and wherever the service dies."""
+"""Running rollouts: random events in between, and kills of the service."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
         ("by hand", "its disk is dead"),
     ],
 )
-async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled(way: str, words: str) -> None:
+async def test_a_failed_health_check_stops_the_rollout_and_cancels_scheduled_operations(way: str, words: str) -> None:
     async with four_hosts("x0", "x1", "x2", "x3", max_unavailable=3, notice=3 * HOUR) as (engine, fabric, rollout):
         out = dict(rollout.in_progress)
         assert [*out] == ["h0", "h1", "h2"]
@@ -284,7 +284,7 @@ async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled
         assert (ended_how["h1"], ended_how.get("h3")) == (OperationStatus.DONE, None), "nothing more is announced"
 
 
-async def test_what_is_said_to_be_done_is_over_at_once_and_well() -> None:
+async def test_an_operation_marked_done_is_complete_and_healthy_at_once() -> None:
     async with four_hosts("x0", max_unavailable=1) as (engine, fabric, rollout):
         fabric.delay = 10 * MINUTE
         await approve_all(engine, "x0")
@@ -293,7 +293,7 @@ async def test_what_is_said_to_be_done_is_over_at_once_and_well() -> None:
         assert engine.document("x0").events == ()
 
 
-async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -> None:
+async def test_the_health_check_runs_after_a_restart(tmp_path: Path) -> None:
     engine, fabric = make_engine(tmp_path)
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
@@ -311,7 +311,7 @@ async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -
     await engine.stop()
 
 
-async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
+async def test_the_explanation_of_a_rollout_operation_names_what_it_waits_for() -> None:
     async with four_hosts("x0", max_unavailable=1, notice=3 * HOUR) as (engine, fabric, rollout):
 
         def explained() -> Explanation:

@@ -1,4 +1,4 @@
-"""What goes faster than the rest of the house: the operations and rollouts of a run on the system clock."""
+"""The speed of a scenario run on the system clock: its operations and rollouts are faster than others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 SECOND = timedelta(seconds=1)
 
 
-async def test_notice_and_settle_time_are_shorter_and_those_of_others_are_not() -> None:
+async def test_notice_and_settle_time_are_shorter_only_for_the_run() -> None:
     async with running_engine() as engine:
         await ask(engine, "restart", "db-0", speed=60.0)
         await ask(engine, "restart", "web-0")
@@ -35,7 +35,7 @@ async def test_notice_and_settle_time_are_shorter_and_those_of_others_are_not() 
         assert [event.group for event in engine.live_events()] == ["web"]
 
 
-async def test_history_says_so() -> None:
+async def test_history_records_the_speed() -> None:
     """A notice below the least is nothing to be passed over in silence."""
     async with running_engine() as engine:
         operation = await ask(engine, "restart", "db-0", speed=60.0, notice=timedelta(minutes=20))
@@ -48,13 +48,13 @@ async def test_history_says_so() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
-async def test_any_speed_counts(speed: float) -> None:
+async def test_any_speed_is_applied(speed: float) -> None:
     async with running_engine() as engine:
         await ask(engine, "restart", "db-0", speed=speed)
         assert engine.live_events()[0].not_before == START + timedelta(minutes=15) / speed
 
 
-async def test_it_comes_on_top_of_the_speed_of_the_house() -> None:
+async def test_it_multiplies_the_speed_of_the_service() -> None:
     async with running_engine(limits=OperatorLimits(speed=10, makes_hosts=True)) as engine:
         await ask(engine, "restart", "db-0", speed=6.0)
         assert engine.live_events()[0].not_before == START + 15 * SECOND
@@ -86,7 +86,7 @@ async def test_it_outlives_a_restart(tmp_path: Path) -> None:
         await engine.stop()
 
 
-async def test_a_rollout_walks_as_fast_as_its_plan_says() -> None:
+async def test_a_rollout_is_as_fast_as_its_plan() -> None:
     async with running_engine() as engine:
         settings = RolloutSettings(speed=60.0, pause=timedelta(minutes=5))
         rollout = await engine.execute(rollout_commands.start, ["host-*"], settings, "tester")

@@ -1,4 +1,4 @@
-"""Runs of scenarios over an engine: how they pass, fail, are skipped, stopped and refused."""
+"""Runs of scenarios over an engine: passed, failed, skipped, stopped and rejected."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_every_shipped_one_passes_whether_the_application_waits_or_approve
         assert not stage.engine.live_operations()
 
 
-async def test_a_run_takes_exactly_as_long_as_the_medians_say() -> None:
+async def test_a_run_takes_exactly_the_published_medians() -> None:
     for name, minutes in (("live-migration", 20), ("host-maintenance", 25), ("user-redeploy", 25)):
         async with a_stage() as stage:
             run = await stage.play(library.text(name), "db-0", name=name)
@@ -155,7 +155,7 @@ async def test_a_run_takes_exactly_as_long_as_the_medians_say() -> None:
         ('vm = "deleted"', "db-0: expected to be deleted, and it is still running on host-a"),
     ],
 )
-async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_left_behind(
+async def test_a_false_expectation_fails_with_the_actual_value_and_leaves_nothing_behind(
     wrong: str, problem: str
 ) -> None:
     async with a_stage() as stage:
@@ -185,7 +185,7 @@ async def test_the_same_when_it_is_true(right: str) -> None:
         assert run.status is RunStatus.PASSED, run
 
 
-async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
+async def test_a_rejected_action_fails_with_the_text_of_the_rejection() -> None:
     async with a_stage() as stage:
         run = await stage.play(HEAD + '[[step]]\ndo = "start"\n', "db-0")
         assert (run.status, run.steps[0].error) == (
@@ -194,14 +194,14 @@ async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
         )
 
 
-async def test_nothing_told_is_said_so() -> None:
+async def test_a_cause_without_notice_is_reported() -> None:
     async with a_stage() as stage:
         text = HEAD + '[[step]]\ndo = "delete"\nexpect = { type = "Terminate", status = "Scheduled" }\n'
         run = await stage.play(text, "db-0")
         assert run.steps[0].error == "db-0: expected Terminate Scheduled, and nothing was told"
 
 
-async def test_what_others_cause_does_not_count() -> None:
+async def test_events_of_other_operations_do_not_count() -> None:
     async with a_stage() as stage:
         await ask(stage.engine, "redeploy", "db-0")
         text = HEAD + '[[step]]\ndo = "live-migration"\nexpect = { type = "Redeploy" }\n'
@@ -210,7 +210,7 @@ async def test_what_others_cause_does_not_count() -> None:
         assert [operation.cause for operation in stage.engine.live_operations()] == ["redeploy"]
 
 
-async def test_what_takes_too_long_fails() -> None:
+async def test_a_step_that_takes_too_long_fails() -> None:
     async with a_stage() as stage:
         run = await stage.play(HEAD + RESTART + '[[step]]\nuntil = "Started"\nwithin = "14m"\n', "db-0")
         assert run.steps[1].error == "expected db-0 to be told Started, and that has taken longer than it may"
@@ -222,7 +222,7 @@ async def test_what_takes_too_long_fails() -> None:
         assert [operation.status for operation in stage.engine.live_operations()] == [OperationStatus.STARTED]
 
 
-async def test_what_is_withdrawn_by_somebody_else_will_not_start() -> None:
+async def test_an_event_that_an_operator_cancels_fails_the_wait_for_its_start() -> None:
     cancel = '[[step]]\ndo = "cancel"\nexpect = { told = false }\n'
     async with a_stage() as stage:
         run = await stage.play(HEAD + RESTART + cancel + TO_ITS_END, "db-0")
@@ -230,7 +230,7 @@ async def test_what_is_withdrawn_by_somebody_else_will_not_start() -> None:
         assert run.steps[2].error == "db-0: expected Started, and its event is gone without having started"
 
 
-async def test_answers_to_what_is_coming() -> None:
+async def test_actions_on_scheduled_events() -> None:
     postponed = '[[step]]\ndo = "postpone"\nby = "30m"\n[[step]]\nwait = "44m"\nexpect = { status = "Scheduled" }\n'
     text = HEAD + '[[step]]\ndo = "live-migration"\n' + postponed
     text += '[[step]]\ndo = "approve"\nexpect = { status = "Started" }\n[[step]]\nuntil = "gone"\nwithin = "5m"\n'
@@ -240,7 +240,7 @@ async def test_answers_to_what_is_coming() -> None:
         assert run.ended_at == run.started_at + 49 * MINUTE
 
 
-async def test_what_touches_several_groups_is_postponed_once() -> None:
+async def test_an_operation_of_several_groups_is_postponed_once() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "host-update"\n'
     text += '[[step]]\ndo = "postpone"\nby = "10m"\n[[step]]\nuntil = "Started"\nwithin = "25m"\n'
     async with a_stage() as stage:
@@ -249,7 +249,7 @@ async def test_what_touches_several_groups_is_postponed_once() -> None:
 
 
 @pytest.mark.parametrize("answer", ['do = "approve"', 'do = "cancel"', 'do = "postpone"\nby = "5m"'])
-async def test_an_answer_that_comes_too_late_is_skipped_with_its_expectation(answer: str) -> None:
+async def test_an_action_that_is_too_late_is_skipped_with_its_expectation(answer: str) -> None:
     text = HEAD + '[[step]]\ndo = "host-update"\n[[step]]\nuntil = "Started"\nwithin = "15m"\n'
     text += f"[[step]]\n{answer}\nexpect = {{ told = false }}\n" + '[[step]]\nuntil = "gone"\nwithin = "10m"\n'
     async with a_stage() as stage:
@@ -263,7 +263,7 @@ async def test_an_answer_that_comes_too_late_is_skipped_with_its_expectation(ans
         assert "was approved before" in run.steps[2].error
 
 
-async def test_an_answer_reaches_what_an_earlier_step_has_caused() -> None:
+async def test_an_action_applies_to_the_event_of_an_earlier_step() -> None:
     text = (
         'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [1]\n[[step]]\ndo = "redeploy"\nvms = [2]\n'
     )
@@ -274,7 +274,7 @@ async def test_an_answer_reaches_what_an_earlier_step_has_caused() -> None:
         assert [event.type for event in stage.engine.live_events()] == ["Redeploy"]
 
 
-async def test_what_somebody_else_has_withdrawn_has_not_come_to_its_end() -> None:
+async def test_an_event_that_an_operator_cancels_is_not_completed() -> None:
     async with a_stage() as stage:
         told = asyncio.Event()
         stage.engine.subscribe(lambda _: told.set())
@@ -286,7 +286,7 @@ async def test_what_somebody_else_has_withdrawn_has_not_come_to_its_end() -> Non
         assert "was withdrawn" in run.steps[1].error
 
 
-async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> None:
+async def test_a_rollout_that_an_operator_ends_is_not_completed() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\ntype = "Freeze"\n'
     async with a_stage() as stage:
         told = asyncio.Event()
@@ -319,7 +319,7 @@ async def test_two_domains_at_once_are_noticed() -> None:
         assert run.steps[1].error == "expected at most 1 of a group's update domains out at once, and it was 2"
 
 
-async def test_domains_that_others_have_out_do_not_count() -> None:
+async def test_domains_that_other_operations_stop_do_not_count() -> None:
     text = HEAD + '[[step]]\ndo = "hardware-failure"\n'
     text += '[[step]]\nuntil = "gone"\nwithin = "10m"\nexpect = { domains_at_once = 1 }\n'
     async with a_stage() as stage:
@@ -331,7 +331,7 @@ async def test_domains_that_others_have_out_do_not_count() -> None:
 # --- Time ---------------------------------------------------------------------------------------------
 
 
-async def test_groups_do_not_fall_silent_while_a_run_moves_the_clock() -> None:
+async def test_groups_do_not_become_inactive_while_a_run_moves_the_clock() -> None:
     async with a_stage() as stage:
         run = await stage.play(library.text("degraded-hardware"), "db-0", name="degraded-hardware")
         assert run.status is RunStatus.PASSED
@@ -349,7 +349,7 @@ async def test_a_pace_moves_the_clock_as_real_time_passes() -> None:
 # --- Stopping, and who may play --------------------------------------------------------------------------
 
 
-async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has() -> None:
+async def test_a_stopped_run_cancels_scheduled_events_and_leaves_started_ones() -> None:
     text = HEAD + '[[step]]\ndo = "hardware-failure"\n' + RESTART + '[[step]]\nwait = "1m"\n'
     async with a_stage() as stage:
         run = await stage.start(text, "db-0", speed=0.001)
@@ -393,7 +393,7 @@ async def test_only_one_run_moves_a_virtual_clock() -> None:
         assert (await stage.play(HEAD + RESTART, "web-0")).status is RunStatus.PASSED
 
 
-async def test_two_that_come_at_once_are_not_both_taken() -> None:
+async def test_only_one_of_two_simultaneous_runs_starts() -> None:
     async with a_stage(listening=False) as stage:
         text = HEAD + '[[step]]\nwait = "1m"\n'
         both = [stage.start(text, vm, enable=True, speed=0.001) for vm in ("db-0", "web-0")]
@@ -401,7 +401,7 @@ async def test_two_that_come_at_once_are_not_both_taken() -> None:
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Run", "RunInProgress"]
 
 
-async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -> None:
+async def test_a_group_without_events_enabled_is_an_error_that_says_what_to_do() -> None:
     async with a_stage(listening=False) as stage:
         with pytest.raises(EventsNotEnabled) as caught:
             await stage.start(HEAD + RESTART, "db-0")
@@ -412,7 +412,7 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
         assert run.status is RunStatus.PASSED
 
 
-async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> None:
+async def test_a_group_that_has_not_polled_for_a_day_is_an_error_too() -> None:
     async with a_stage() as stage:
         await stage.engine.advance(timedelta(hours=25))
         with pytest.raises(EventsNotEnabled, match="has not polled for 1d1h"):
@@ -428,7 +428,7 @@ async def test_runs_are_listed_newest_first_and_the_oldest_forgotten() -> None:
         assert numbers == list(range(numbers[0], numbers[0] - REMEMBERED, -1))
 
 
-async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:
+async def test_a_stop_of_the_service_leaves_the_operations_of_a_run() -> None:
     engine, _ = make_engine()
     await engine.start()
     await engine.apply_fleet(parse_fleet('[[vm]]\nname = "a"\n', "f"), by="test")
@@ -456,7 +456,7 @@ async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
         assert stage.faults.list() == []
 
 
-async def test_where_faults_are_not_allowed_nothing_is_begun() -> None:
+async def test_without_allow_faults_a_run_with_faults_is_rejected() -> None:
     text = HEAD + RESTART + '[[step]]\nfault = { kind = "500" }\n'
     async with a_stage() as stage:
         with pytest.raises(FaultsNotAllowed):

@@ -1,4 +1,4 @@
-"""Who plays a scenario."""
+"""The selection of VMs for a scenario."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_as_many_of_a_group_as_are_needed() -> None:
     assert play(Needs(), group="db") == ("db",)
 
 
-def test_with_nobody_named_those_that_fit_if_it_is_clear_which() -> None:
+def test_without_names_the_only_possible_choice_is_selected() -> None:
     assert play(Needs(3, priority="spot")) == ("pool_0", "pool_1", "pool_2")
     assert play(Needs(3, terminate_notice=True)) == ("pool_0", "pool_1", "pool_2")
     assert play(Needs(1, "standalone")) == ("db",)
@@ -91,7 +91,7 @@ def test_with_nobody_named_those_that_fit_if_it_is_clear_which() -> None:
         (Needs(priority="spot"), {"group": "web"}, "mine needs 1 Spot VM, but in web, web-0 is regular."),
     ],
 )
-def test_what_is_needed_is_said_with_how_to_play_it_from_nothing(
+def test_the_error_lists_the_needs_and_how_to_run_with_the_own_fleet(
     needs: Needs, asked: dict[str, object], problem: str
 ) -> None:
     with pytest.raises(ScenarioDoesNotFit) as caught:
@@ -100,7 +100,7 @@ def test_what_is_needed_is_said_with_how_to_play_it_from_nothing(
     assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
 
 
-def test_who_is_deallocated_does_not_play() -> None:
+def test_a_deallocated_vm_is_not_selected() -> None:
     vms = [vm._replace(deallocated=vm.name == "pool_0") for vm in FLEET.vms.values()]
     fleet = Fleet(vms, FLEET.groups.values())
     scenario = Scenario("mine", "t", "", "", Needs(2, priority="spot"), "", ())
@@ -109,7 +109,7 @@ def test_who_is_deallocated_does_not_play() -> None:
         select_vms(fleet, scenario, RunOptions(("pool_0", "pool_1")))
 
 
-def test_what_is_not_there_is_said_as_ever() -> None:
+def test_an_unknown_vm_or_group_is_an_error() -> None:
     with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
         play(Needs(), vms=("wep-0",))
     with pytest.raises(UnknownResource, match="Did you mean 'pool'"):

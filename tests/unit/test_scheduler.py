@@ -1,4 +1,4 @@
-"""Time that runs by itself can be stopped at any moment; what is due at one moment is done in a known order."""
+"""The scheduler on the system clock: it can be stopped at any time, and work due at the same time has a fixed order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turns: int) -> None:
+async def test_a_stop_at_the_same_time_as_a_new_deadline_is_not_lost(tmp_path: Path, turns: int) -> None:
     clock = SystemClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())
     await engine.start()
@@ -36,7 +36,7 @@ async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turn
         await engine.stop()
 
 
-async def test_time_that_runs_by_itself_starts_and_ends_what_is_due(tmp_path: Path) -> None:
+async def test_with_the_system_clock_due_events_start_and_end(tmp_path: Path) -> None:
     clock = SystemClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits(speed=1e6))
     over = asyncio.Event()
@@ -63,9 +63,7 @@ async def test_data_from_the_future_are_warned_of(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_what_is_due_at_one_moment_is_done_in_the_order_in_which_it_was_asked_for(
-    tmp_path: Path, restarted: bool
-) -> None:
+async def test_work_due_at_the_same_time_is_done_in_the_order_of_the_requests(tmp_path: Path, restarted: bool) -> None:
     names = [f"vm-{number}" for number in range(8)]
     async with running_engine(
         tmp_path, fleet=Fleet([VM(name, name, "a") for name in names], hosts=[Host("a")])

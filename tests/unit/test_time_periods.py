@@ -1,4 +1,4 @@
-"""Moments and spans of the past."""
+"""Times and periods in the past."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
         ("2041-03-05T02:00:00+02:00", datetime(2041, 3, 5, tzinfo=UTC)),
     ],
 )
-def test_a_moment_of_the_past(text: str, moment: datetime) -> None:
+def test_a_past_time(text: str, moment: datetime) -> None:
     assert parse_past_time(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2041-03", "2041-13-01", "-3d", "0001-01-01T00:00+10:00", "90"])
-def test_what_is_no_moment(text: str) -> None:
+def test_an_invalid_time_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says it in its own words
         parse_past_time(text, NOW)
 
@@ -50,6 +50,6 @@ def test_a_span(text: str, since: tuple[int, int, int], until: tuple[int, int, i
 @pytest.mark.parametrize(
     "text", ["", "march", "2041-3", "2041-13", "2041-02-29", "2041-03-05T02", "9999", "9999-12-31"]
 )
-def test_what_is_no_span(text: str) -> None:
+def test_an_invalid_period_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says it in its own words
         parse_period(text)

@@ -1,4 +1,4 @@
-"""Where webhooks may go."""
+"""The addresses to which webhooks may be sent."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def test_private_addresses_need_the_setting(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", NEVER_BY_ALL)
-def test_what_is_not_a_private_address_is_not_allowed_by_all(address: str) -> None:
+def test_all_does_not_allow_special_addresses(address: str) -> None:
     assert not NONE.allow(address)
     assert not ALL.allow(address)
 
 
-def test_networks_allow_what_is_in_them_and_nothing_else() -> None:
+def test_a_network_allows_only_its_own_addresses() -> None:
     targets = parse_allowed_networks(" 10.1.0.0/16, 127.0.0.1/32,fd00:1::/32 ,169.254.7.0/24")
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "127.0.0.1", "fd00:1::9", "169.254.7.7", "8.8.8.8"):
         assert targets.allow(address)
@@ -101,7 +101,7 @@ def test_the_metadata_of_clouds_is_allowed_by_name_alone(network: str) -> None:
     assert targets.allow(str(targets.networks[0].network_address) if "/64" not in network else "fd20:ce::254")
 
 
-def test_the_neighbours_of_metadata_are_as_all_others() -> None:
+def test_addresses_next_to_the_metadata_address_have_no_exception() -> None:
     for address in ("168.63.129.15", "168.63.129.17", "192.0.1.1", "8.8.4.4"):
         assert NONE.allow(address)
     for address in ("100.100.100.201", "fd00:ec2::253", "fd20:ce::1"):
@@ -109,7 +109,7 @@ def test_the_neighbours_of_metadata_are_as_all_others() -> None:
 
 
 @pytest.mark.parametrize("text", ["everything", "10.0.0.0/33", "10.0.0.1/8", "localhost", "10.0.0.0/8;127.0.0.1"])
-def test_what_is_no_network_is_said(text: str) -> None:
+def test_an_invalid_network_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"10\.0\.0\.0/8, 127\.0\.0\.1/32; or all"):
         parse_allowed_networks(text)
 
@@ -138,7 +138,7 @@ def test_what_is_no_network_is_said(text: str) -> None:
         ("http://example.com/" + "a" * 2000, "longer than 2000"),
     ],
 )
-def test_a_url_that_cannot_be_is_refused_and_why(url: str, problem: str) -> None:
+def test_an_invalid_url_is_rejected_with_a_reason(url: str, problem: str) -> None:
     with pytest.raises(BadWebhookURL, match=problem):
         check_url(url, ALL)
 
@@ -153,5 +153,5 @@ def test_an_address_in_a_url_is_judged_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://example.com", "http://localhost:8000/hook?a=b", "HTTPS://Example.com/%20"])
-def test_names_are_judged_when_they_are_looked_up(url: str) -> None:
+def test_names_are_checked_when_they_are_resolved(url: str) -> None:
     check_url(url, NONE)
