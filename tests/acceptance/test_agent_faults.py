@@ -1,4 +1,4 @@
-"""Every fault of the endpoint, while an event goes by: the agent lives through it, and nothing is missed."""
+"""Every fault of the endpoint during an event: the agent recovers and misses nothing."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_older_document_undoes_nothing(
     agent.stop()
 
 
-def test_an_endpoint_that_is_away_at_first(forewarn: Service, make_agent: Callable[..., AgentProcess]) -> None:
+def test_the_endpoint_is_unreachable_at_first(forewarn: Service, make_agent: Callable[..., AgentProcess]) -> None:
     """It is said once, and when it is there the agent goes on as if nothing had been."""
     vm = forewarn.vm("web-0")
     forewarn.fault("reset", count=3)

@@ -1,4 +1,4 @@
-"""A web server behind HAProxy whose machine is restarted: with an agent in it, and without."""
+"""A restart of a web server behind HAProxy, with and without an agent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def agent(forewarn: Service, new_agent: Callable[..., AgentProcess], policy: str
     return made
 
 
-def test_with_an_agent_a_restart_costs_nobody_an_error(
+def test_with_an_agent_a_restart_causes_no_client_errors(
     forewarn: Service, pool: Pool, agent: AgentProcess, tmp_path: Path
 ) -> None:
     vm = forewarn.vm("web-0")

@@ -1,4 +1,4 @@
-"""What a running agent shows: to Prometheus, to systemd, to whoever asks, and after it was killed."""
+"""The status of an agent: for Prometheus, systemd and the command line, and after a kill."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_metrics_of_a_real_agent_are_read_by_prometheus(forewarn: Service, agent
         assert answer.read() == b"ok\n"
 
 
-def test_what_a_killed_agent_has_left_is_shown_and_the_next_one_can_be_asked(
+def test_the_state_of_a_killed_agent_is_shown_and_the_next_agent_responds(
     forewarn: Service, agent: AgentProcess, diary: Diary
 ) -> None:
     agent.start()
@@ -83,7 +83,7 @@ def test_what_a_killed_agent_has_left_is_shown_and_the_next_one_can_be_asked(
     assert agent.status()["events"][0]["phase"] == "prepared"
 
 
-def test_systemd_hears_from_it_until_it_stops(agent: AgentProcess, tmp_path: Path) -> None:
+def test_systemd_gets_watchdog_messages_until_the_stop(agent: AgentProcess, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(SECONDS)
@@ -96,7 +96,7 @@ def test_systemd_hears_from_it_until_it_stops(agent: AgentProcess, tmp_path: Pat
             assert word.startswith(b"WATCHDOG=1\n")
 
 
-def test_what_handlers_start_does_not_speak_to_systemd(forewarn: Service, tmp_path: Path) -> None:
+def test_programs_of_handlers_cannot_notify_systemd(forewarn: Service, tmp_path: Path) -> None:
     vm = forewarn.vm("web-0")
     said = tmp_path / "said"
     heard = "echo ${NOTIFY_SOCKET-nothing} ${WATCHDOG_USEC-nothing}"
@@ -130,7 +130,7 @@ def test_a_signal_stops_it_in_good_order_also_while_a_handler_runs(
     assert not (agent.state / "agent.sock").exists()
 
 
-def test_the_log_says_where_it_asks_and_who_it_is(agent: AgentProcess, forewarn: Service) -> None:
+def test_the_log_has_the_endpoint_and_the_vm_name(agent: AgentProcess, forewarn: Service) -> None:
     agent.start()
     vm = forewarn.vm("web-0")
     endpoint = vm.environment["FOREWARN_ENDPOINT"]

@@ -252,7 +252,7 @@ def known(service: Service) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("bad", [*NAMES, *FORMS, *VALUES, *STATES, *POLICIES], ids=lambda bad: bad.what)
-def test_bad_input_is_explained_and_changes_nothing(service: Service, known: dict[str, str], bad: Bad) -> None:
+def test_invalid_input_is_explained_and_changes_nothing(service: Service, known: dict[str, str], bad: Bad) -> None:
     before = everything(service, WEB, BATCH)
     refused = service.control("POST", bad.path.format(**known), bad.body)
     assert (refused.status, refused.headers["content-type"]) == (bad.family[0], "application/problem+json")

@@ -245,7 +245,7 @@ def test_a_failure_is_never_scheduled_it_has_started(service: Service, story: St
 
 
 @pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
-def test_cancelled_it_disappears_and_nothing_happens_to_the_vms(service: Service, story: Story) -> None:
+def test_a_cancelled_operation_disappears_and_does_not_affect_its_vms(service: Service, story: Story) -> None:
     scene = Scene(service, story, "cancelled")
     names = [f"{scene.name}_{number}" for number in range(3)]
     before = [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)]

@@ -1,4 +1,4 @@
-"""The command line as a person types it, and as a program reads it."""
+"""The command line: text output for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def parsed(service: ServiceProcess, *arguments: str) -> Any:
     return json.loads(run(service, *arguments, "--json"))
 
 
-def test_vms_are_listed_and_shown(service: ServiceProcess) -> None:
+def test_vm_list_and_vm_show(service: ServiceProcess) -> None:
     table = run(service, "vm", "list")
     assert "host-a" in table
     assert "never" in table
@@ -103,7 +103,7 @@ def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:
     assert f"{event['id']} has ended (cancelled)" in again.stderr
 
 
-def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
+def test_a_command_for_several_vms_applies_to_all_or_none(service: ServiceProcess) -> None:
     before = parsed(service, "event", "list", "--all")
     refused = typed(service, "vm", "restart", "web-0", "wbe-1")
     assert refused.returncode == 3
@@ -113,12 +113,12 @@ def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
         run(service, "event", "cancel", operation["events"][0]["id"])
 
 
-def test_who_never_asked_gets_no_notice_and_it_is_said(service: ServiceProcess) -> None:
+def test_a_vm_that_never_polled_gets_no_notice_and_the_output_says_so(service: ServiceProcess) -> None:
     said = run(service, "vm", "restart", "quiet")
     assert said.startswith("No notice: quiet has never polled. The restart of quiet starts now.\n")
 
 
-def test_the_document_is_what_the_vm_gets(service: ServiceProcess) -> None:
+def test_vm_document_shows_the_document_of_the_vm(service: ServiceProcess) -> None:
     for version in ("2017-08-01", "2020-07-01"):
         result = typed(service, "vm", "document", "web-1", "--api-version", version)
         target = DOCUMENT.replace("2020-07-01", version)
@@ -133,7 +133,7 @@ def test_reading_a_document_does_not_enable(service: ServiceProcess) -> None:
     assert parsed(service, "vm", "show", "quiet")["events_enabled"] is False
 
 
-def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_path: Path) -> None:
+def test_fleet_check_apply_and_show(service: ServiceProcess, tmp_path: Path) -> None:
     assert "host-a" in run(service, "fleet", "show")
     assert parsed(service, "fleet", "show")["vms"] == 3
     more = tmp_path / "more.toml"
@@ -163,7 +163,7 @@ def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_pat
         ('[[vm]]\nname = "a"\naddress = "10.0.0.256"\n', ':3: vm "a".address: '),
     ],
 )
-def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
+def test_an_error_in_a_fleet_file_has_line_and_key(
     service: ServiceProcess, tmp_path: Path, text: str, where: str
 ) -> None:
     path = tmp_path / "bad.toml"
@@ -190,7 +190,7 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
         (("settings", "--config", "nowhere.toml"), 2, "the file does not exist"),
     ],
 )
-def test_a_wrong_word_gets_a_clear_error(
+def test_an_unknown_name_is_a_clear_error(
     service: ServiceProcess, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     result = typed(service, *arguments)
@@ -199,7 +199,7 @@ def test_a_wrong_word_gets_a_clear_error(
     assert "Traceback" not in result.stderr
 
 
-def test_settings_say_where_each_value_came_from(service: ServiceProcess, tmp_path: Path) -> None:
+def test_settings_show_the_source_of_each_value(service: ServiceProcess, tmp_path: Path) -> None:
     config = tmp_path / "forewarn.toml"
     config.write_text("speed = 30\nrate_limit = 7\npreview_versions = true\n")
     result = typed(

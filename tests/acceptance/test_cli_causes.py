@@ -1,4 +1,4 @@
-"""Bringing things about from the command line: every noun, dry runs, watching, and questions."""
+"""Operations from the command line: every noun, dry runs, --wait, and confirmations."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def only_event(service: Service) -> str:
     return str(event["id"])
 
 
-def test_a_dry_run_says_who_would_be_told_what_and_changes_nothing(service: Service) -> None:
+def test_a_dry_run_lists_the_notices_and_changes_nothing(service: Service) -> None:
     before = service.control("GET", "/v1/operations?all=true").body
     said = run(service, "host", "update", "rack-1-a", "--impact", "freeze", "--duration", "7s", "--dry-run")
     assert said.startswith("Dry run: nothing is changed.\n")
@@ -139,7 +139,7 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
     assert "[x] the fabric to migrate: done " in run(service, "event", "explain", event)
 
 
-def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
+def test_watching_shows_each_change_until_the_end(service: Service) -> None:
     watching = subprocess.Popen(
         [*COMMAND, "vm", "restart", "web-0", "--wait"],
         env={**os.environ, **service.environment},
@@ -209,7 +209,7 @@ def test_policy_is_changed_at_run_time(service: Service) -> None:
 
 
 @pytest.mark.forewarn(fabric="manual")
-def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
+def test_a_manual_operation_ends_when_it_is_marked_done(service: Service) -> None:
     run(service, "vm", "restart", "web-0")
     service.approve(only_event(service))
     (operation,) = parsed(service, "operation", "list")["operations"]
@@ -258,7 +258,7 @@ def test_a_failed_attempt_is_shown_with_the_next_one(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])
-def test_what_cannot_be_undone_is_asked_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
+def test_irreversible_commands_ask_for_confirmation_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
     """Elsewhere nothing asks: every other test of this file has no terminal."""
     main, terminal = pty.openpty()
     asking = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Deletions: who is told of them, when the VM leaves, and how those that are told for the same moment go together."""
+"""Deletions: notices, the removal of the VM, and deletions with the same NotBefore."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_deleted_vm_leaves_the_fleet_when_its_event_does(service: Service) -> 
     assert get(service, "hosts/rack-alone")["vms"] == ["alone_1", "alone_2"]
 
 
-def test_what_else_was_scheduled_for_a_deleted_vm_is_withdrawn_unless_it_names_others(service: Service) -> None:
+def test_other_events_of_a_deleted_vm_are_cancelled_unless_they_affect_other_vms(service: Service) -> None:
     address = member("named", 2)
     document(service, address)
     request(service, "host-update", host="rack-named", notice="2h")
@@ -132,7 +132,7 @@ def test_the_notice_is_that_of_the_set_and_can_be_changed_while_it_runs(service:
         ("silent_0", None, "silent has never polled"),
     ],
 )
-def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
+def test_a_vm_without_terminate_notice_or_polls_is_deleted_at_once_without_notice(
     service: Service, vm: str, address: str | None, why: str
 ) -> None:
     before = document(service, address) if address else None
@@ -146,7 +146,7 @@ def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
         assert document(service, address) == before
 
 
-def test_a_deletion_that_nobody_was_told_of_cannot_be_asked_for_twice_either(service: Service) -> None:
+def test_a_deletion_without_notice_cannot_be_requested_twice(service: Service) -> None:
     request(service, "delete", "quiet_2")
     second = service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["quiet_2"]})
     assert (second.status, second.json().get("title")) == (409, "Conflict")
@@ -172,14 +172,14 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     assert get(service, "hosts/rack-both")["vms"] == ["both_2"]
 
 
-def test_an_approved_deletion_goes_when_the_other_is_cancelled(service: Service) -> None:
+def test_an_approved_deletion_starts_when_the_other_is_cancelled(service: Service) -> None:
     first, second = delete_two(service, "cancel")
     act_on_event(service, first, "approve")
     act_on_event(service, second, "cancel")
     assert statuses(service, member("cancel", 2)) == {"cancel_0": "Started"}
 
 
-def test_an_approved_deletion_goes_when_the_other_has_timed_out(service: Service) -> None:
+def test_an_approved_deletion_starts_when_the_other_reaches_not_before(service: Service) -> None:
     first, _ = delete_two(service, "due")
     act_on_event(service, first, "approve")
     service.advance(TEN - timedelta(seconds=1))
@@ -188,7 +188,7 @@ def test_an_approved_deletion_goes_when_the_other_has_timed_out(service: Service
     assert statuses(service, member("due", 2)) == {"due_0": "Started", "due_1": "Started"}, "deletion is certain then"
 
 
-def test_deletions_told_for_other_moments_or_other_sets_do_not_wait(service: Service) -> None:
+def test_deletions_with_another_not_before_or_scale_set_do_not_wait(service: Service) -> None:
     document(service, member("others", 2))
     (later_id, *_) = delete_two(service, "later")
     request(service, "delete", "others_0")
@@ -203,7 +203,7 @@ def test_deletions_told_for_other_moments_or_other_sets_do_not_wait(service: Ser
 
 
 @pytest.mark.forewarn(fleet=scale_set("alone", 0))
-def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
+def test_an_approved_deletion_starts_when_the_other_vm_leaves_the_fleet(
     forewarn: Service,
 ) -> None:
     """Nobody is left whom it could wait for."""
@@ -218,7 +218,7 @@ def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
     assert statuses(forewarn, member("alone", 2)) == {"alone_0": "Started"}
 
 
-def test_a_service_whose_vms_were_all_deleted_starts_again(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_service_without_vms_can_be_restarted(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", fleet='[[vm]]\nname = "only"\naddress = "127.0.0.1"\n')
     fleet = service.folder / "fleet.toml"
     service.request_operation("delete", "only")

@@ -1,4 +1,4 @@
-"""A dry run says what would happen, in the shape of the real answer, and changes nothing at all."""
+"""A dry run returns what would happen, in the shape of the real response, and changes nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def without_ids(found: Any) -> Any:
 
 
 @pytest.mark.parametrize("cause", CASES)
-def test_a_dry_run_answers_what_the_request_then_does(service: Service, cause: str) -> None:
+def test_a_dry_run_returns_what_the_request_then_does(service: Service, cause: str) -> None:
     before = at_rest(service)
     expected = request(service, cause, **CASES[cause], dry_run=True)
     assert at_rest(service) == before
@@ -97,7 +97,7 @@ def test_a_refusal_is_the_same_in_a_dry_run(service: Service) -> None:
     assert (dry.status, dry.json()) == (refused.status, refused.json()) == (400, refused.json())
 
 
-def test_a_dry_postponement_says_what_it_would_be(service: Service) -> None:
+def test_a_dry_run_of_a_postponement_returns_the_result(service: Service) -> None:
     (event_id,) = event_ids(request(service, "live-migration", "web-2")[0]).values()
     before = at_rest(service)
     expected = act_on_event(service, event_id, "postpone", by="20m", dry_run=True)
@@ -105,7 +105,7 @@ def test_a_dry_postponement_says_what_it_would_be(service: Service) -> None:
     assert act_on_event(service, event_id, "postpone", by="20m") == expected
 
 
-def test_a_dry_return_of_a_host_says_what_it_would_withdraw(service: Service) -> None:
+def test_a_dry_run_of_a_host_return_lists_the_operations_to_cancel(service: Service) -> None:
     (operation,) = [
         found for found in request(service, "degraded-hardware", host="rack-2") if found["vms"] == ["web-3"]
     ]
@@ -117,7 +117,7 @@ def test_a_dry_return_of_a_host_says_what_it_would_withdraw(service: Service) ->
     assert service.control("POST", "/v1/hosts/rack-2/return").json() == expected
 
 
-def test_a_dry_rollout_is_a_plan_and_tells_nobody(service: Service) -> None:
+def test_a_dry_run_of_a_rollout_is_a_plan_without_notices(service: Service) -> None:
     before = at_rest(service)
     answer = service.control("POST", "/v1/rollouts", {"hosts": ["rack-2"], "dry_run": True})
     assert answer.status == 200

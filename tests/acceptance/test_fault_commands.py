@@ -1,4 +1,4 @@
-"""Faults as an operator orders them: by the command line and the control API, and where they can be seen."""
+"""Faults by the command line and the control API, and where an operator sees them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_each_verb_as_json(service: Service) -> None:
     assert json.loads(run(service, "fault", "clear", "--all", "--json")) == {"faults": []}
 
 
-def test_disabled_says_what_it_has_done(service: Service) -> None:
+def test_disabled_prints_its_effect(service: Service) -> None:
     assert run(service, "fault", "add", "disabled") == "f1: disabled, at once: one group.\n"
     assert run(service, "fault", "add", "disabled") == "f2: disabled, at once: 0 groups.\n"
     assert run(service, "fault", "list").startswith("No fault")
@@ -146,7 +146,7 @@ def test_disabled_says_what_it_has_done(service: Service) -> None:
         (("clear", "f1", "--all"), 2, "name one fault, or use --all."),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_would(
+def test_an_invalid_fault_is_rejected_with_the_allowed_values(
     service: Service, typed: tuple[str, ...], code: int, said: str
 ) -> None:
     found, words = refused(service, "fault", *typed)
@@ -200,13 +200,13 @@ def post(service: ServiceClient, body: Any, **options: Any) -> HTTPResponse:
         ({"kind": "500", "length": "1h"}, 400, "/length"),
     ],
 )
-def test_a_refusal_points_at_what_is_wrong(service: Service, body: Any, status: int, pointer: str) -> None:
+def test_a_rejection_points_to_the_invalid_member(service: Service, body: Any, status: int, pointer: str) -> None:
     answer = post(service, body)
     assert (answer.status, answer.json().get("pointer")) == (status, pointer), answer
     assert service.list_all("/v1/faults") == []
 
 
-def test_the_kinds_that_are_known_are_said(service: Service) -> None:
+def test_an_unknown_kind_is_rejected_with_the_known_kinds(service: Service) -> None:
     assert "unchanged" in post(service, {"kind": "501"}).json()["allowed"]
 
 
@@ -219,7 +219,7 @@ def test_a_request_repeated_by_its_key_adds_one_fault(service: Service) -> None:
     assert [service.request().status for _ in range(2)] == [500, 200]
 
 
-def test_the_list_comes_in_pages_also_beyond_ten(service: Service) -> None:
+def test_the_list_has_pages_also_beyond_ten_faults(service: Service) -> None:
     for _ in range(12):
         assert post(service, {"kind": "500", "duration": "1h"}).status == 201
     found, cursor = [], ""
@@ -232,7 +232,7 @@ def test_the_list_comes_in_pages_also_beyond_ten(service: Service) -> None:
     assert found == [f"f{number}" for number in range(1, 13)]
 
 
-def test_what_is_struck_is_counted(service: Service) -> None:
+def test_hits_are_counted(service: Service) -> None:
     post(service, {"kind": "429", "count": 3, "method": "any"})
     post(service, {"kind": "reset", "duration": "1h", "vm": "db"})
     assert metrics(service)["forewarn_active_faults[]"] == 2
@@ -248,7 +248,7 @@ def test_what_is_struck_is_counted(service: Service) -> None:
     assert found["forewarn_approval_requests_total[('code', '429')]"] == 1
 
 
-def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(make_service: MakeService) -> None:
+def test_with_a_full_disk_faults_can_be_neither_added_nor_expired_but_still_apply(make_service: MakeService) -> None:
     service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
     service.document()
     post(service, {"kind": "500", "count": 1})

@@ -1,4 +1,4 @@
-"""The feed of a real service: every row once and in order, whatever happens to the service or to others."""
+"""The feed of a real service: every row once and in order, also across restarts and with slow readers."""
 
 from __future__ import annotations
 
@@ -80,9 +80,7 @@ def give_orders(service: ServiceProcess, seed: int, stop: threading.Event) -> No
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
-    make_service: Callable[..., ServiceProcess], end: str
-) -> None:
+def test_across_restarts_no_row_is_lost_or_repeated(make_service: Callable[..., ServiceProcess], end: str) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
     followers = [
@@ -132,7 +130,7 @@ def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
     assert followers[2].found == wanted
 
 
-def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_reader_without_any_row_yet_misses_nothing(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     follower = Follower(service)
     follower.up()
@@ -169,7 +167,7 @@ def test_by_group_and_kind(forewarn: Service) -> None:
             assert feed.until(expected[-1]["sequence"]) == expected
 
 
-def test_where_it_begins(forewarn: Service) -> None:
+def test_the_start_of_the_feed(forewarn: Service) -> None:
     forewarn.request_operation("restart", "db")
     history = forewarn.list_all("/v1/history")
     last = history[-1]["sequence"]
@@ -183,7 +181,7 @@ def test_where_it_begins(forewarn: Service) -> None:
 
 
 @pytest.mark.forewarn(fleet=MANY, enable_groups=False)
-def test_further_back_than_is_kept_in_memory(forewarn: Service) -> None:
+def test_a_cursor_older_than_the_rows_in_memory(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(1000)]
     for _ in range(5):
         answer = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names})
@@ -199,7 +197,7 @@ def test_further_back_than_is_kept_in_memory(forewarn: Service) -> None:
 
 
 @pytest.mark.forewarn(enable_groups=False, history_retention="1d")
-def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None:
+def test_a_cursor_beyond_the_retention_is_gone(forewarn: Service) -> None:
     forewarn.request_operation("restart", "db")
     forewarn.advance("3d")
     forewarn.request_operation("restart", "db")
@@ -235,7 +233,9 @@ def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None
         ("?groups=web", "", 400, "Did you mean 'group'"),
     ],
 )
-def test_what_is_refused(shared: ServiceProcess, query: str, last_id: str, status: int, words: str) -> None:
+def test_invalid_requests_are_rejected(
+    shared: ServiceProcess, query: str, last_id: str, status: int, words: str
+) -> None:
     with Feed(shared, query, last_id) as feed:
         assert (feed.answer.status, words in feed.answer.read().decode()) == (status, True)
 
@@ -261,7 +261,7 @@ def test_a_look_at_the_head_does_not_stay(shared: ServiceProcess) -> None:
     wait_for_readers(shared, 0)
 
 
-def test_tenants_are_told_of_their_group_until_their_token_is_revoked(forewarn: Service) -> None:
+def test_a_tenant_gets_the_rows_of_its_group_until_its_token_is_revoked(forewarn: Service) -> None:
     forewarn.request_operation("restart", "web_0")
     forewarn.request_operation("restart", "db")
     made = forewarn.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "db"})
@@ -287,7 +287,7 @@ def resident_bytes(service: ServiceProcess) -> int:
     return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) * 1024
 
 
-def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(
+def test_a_reader_that_does_not_read_delays_neither_others_nor_the_stop(
     make_service: Callable[..., ServiceProcess],
 ) -> None:
     service = make_service("--clock", "virtual", fleet=MANY)
@@ -318,7 +318,7 @@ def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(
             feed.__exit__()
 
 
-def test_who_has_gone_is_noticed(forewarn: Service) -> None:
+def test_a_disconnected_reader_is_removed(forewarn: Service) -> None:
     feeds = [Feed(forewarn) for _ in range(10)]
     assert readers(forewarn) == 10
     for feed in feeds[:7]:
@@ -357,7 +357,7 @@ class Watch:
         return self.process.returncode, out, err
 
 
-def test_watching_goes_on_after_a_kill(make_service: Callable[..., ServiceProcess]) -> None:
+def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
     watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
@@ -393,7 +393,7 @@ def service_json(row: dict[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
-def test_watching_says_what_is_wrong(shared: ServiceProcess) -> None:
+def test_watching_reports_errors(shared: ServiceProcess) -> None:
     for arguments, code, words in (
         (("--kind", "strated"), 2, "Did you mean 'started'"),
         (("--kind", "fault-over"), 2, "'fault-over' is now called 'fault-expired'"),

@@ -1,4 +1,4 @@
-"""History over the API and from the command line: what happened to this VM in March?"""
+"""History over the API and from the command line, with its filters."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_times(service: Service) -> None:
         ("vms=web-0", "Did you mean 'vm'"),
     ],
 )
-def test_what_is_refused(service: Service, query: str, words: str) -> None:
+def test_invalid_filters_are_rejected(service: Service, query: str, words: str) -> None:
     answer = service.control("GET", f"/v1/history?{query}")
     problem = answer.json()
     assert (answer.status, words in problem["detail"]) == (400, True), problem
@@ -206,7 +206,7 @@ def test_tenants_see_their_group(service: Service) -> None:
 # --- forewarn history -----------------------------------------------------------------------------------
 
 
-def test_what_happened_to_this_vm_in_that_month(service: Service) -> None:
+def test_the_history_of_a_vm_in_a_month(service: Service) -> None:
     history = service.list_all("/v1/history?vm=web-0")
     month = history[0]["time"][:7]
     expected = [row for row in history if row["time"].startswith(month)]
@@ -230,7 +230,7 @@ def test_the_newest_last_and_all_of_it(service: Service) -> None:
 
 
 @pytest.mark.forewarn(fleet='[[vm]]\nname = "vm-{n}"\ncount = 60\n', enable_groups=False)
-def test_the_command_says_when_there_is_more(forewarn: Service) -> None:
+def test_the_command_reports_that_there_are_more_rows(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(60)]
     assert forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
     result = typed(forewarn, "history")
@@ -240,7 +240,7 @@ def test_the_command_says_when_there_is_more(forewarn: Service) -> None:
     assert typed(forewarn, "history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
 
 
-def test_the_command_says_what_is_wrong(service: Service) -> None:
+def test_the_command_reports_errors(service: Service) -> None:
     for arguments, words in (
         (("--since", "yesterday"), "how long ago"),
         (("--type", "rebot"), "Did you mean 'Reboot'"),
@@ -253,7 +253,7 @@ def test_the_command_says_what_is_wrong(service: Service) -> None:
         assert (result.returncode, words in result.stderr) == (2, True), result
 
 
-def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Callable[..., ServiceProcess]) -> None:
+def test_history_survives_a_restart_and_is_kept_for_the_retention(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", "--history-retention", "30d", fleet=FLEET)
     operation = service.request_operation("restart", "db")
     service.advance("20d")
@@ -271,6 +271,6 @@ def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Ca
 
 
 @pytest.mark.parametrize("length", ["23h", "1s", "soon"])
-def test_a_length_that_does_not_fit_is_refused(make_service: Callable[..., ServiceProcess], length: str) -> None:
+def test_an_invalid_retention_is_rejected(make_service: Callable[..., ServiceProcess], length: str) -> None:
     with pytest.raises(RuntimeError, match="history_retention"):
         make_service("--history-retention", length)

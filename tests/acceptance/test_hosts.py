@@ -1,4 +1,4 @@
-"""What is true of hosts afterwards: who stands where, which are out of use, and who waits for whom on shared ones."""
+"""Hosts after an operation: the host of each VM, hosts out of service, and shared hosts."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def carried_out(service: Service, *operations: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("cause", ["live-migration", "redeploy"])
-def test_moved_vms_are_on_other_hosts_where_their_domains_hold(forewarn: Service, cause: str) -> None:
+def test_moved_vms_are_on_other_hosts_with_separate_domains(forewarn: Service, cause: str) -> None:
     """The empty host is the best for all of them, but it can take one update domain of the group alone."""
     operations = request(forewarn, cause, "web-0", "web-1", "web-2", "web-3")
     together = [operation["vms"] for operation in operations]
@@ -129,7 +129,7 @@ def test_moved_vms_are_on_other_hosts_where_their_domains_hold(forewarn: Service
 
 
 @pytest.mark.forewarn(fleet=FULL_FLEET)
-def test_where_no_host_fits_a_spare_one_is_added_and_said(forewarn: Service) -> None:
+def test_if_no_host_fits_a_spare_host_is_added_and_reported(forewarn: Service) -> None:
     expected = request_one(forewarn, "live-migration", "web-0", dry_run=True)
     assert expected["destinations"] == {"web-0": None}, "no host fits as it is"
     operation = request_one(forewarn, "live-migration", "web-0")
@@ -149,7 +149,7 @@ def test_where_no_host_fits_a_spare_one_is_added_and_said(forewarn: Service) -> 
 # --- Degraded -------------------------------------------------------------------------------------------
 
 
-def test_a_degraded_host_takes_nobody_until_it_is_returned(forewarn: Service) -> None:
+def test_a_degraded_host_gets_no_vms_until_it_is_returned(forewarn: Service) -> None:
     assert request(forewarn, "degraded-hardware", host="rack-4") == [], "nobody is on it, so nobody is told"
     assert get(forewarn, "hosts/rack-4")["state"] == "degraded"
     carried_out(forewarn, request_one(forewarn, "redeploy", "solo"))
@@ -160,7 +160,7 @@ def test_a_degraded_host_takes_nobody_until_it_is_returned(forewarn: Service) ->
     assert hosts_of_vms(forewarn)["solo"] == "rack-4"
 
 
-def test_of_a_degraded_host_each_vm_goes_by_itself_when_approved_or_due(forewarn: Service) -> None:
+def test_each_vm_of_a_degraded_host_moves_when_it_is_approved_or_due(forewarn: Service) -> None:
     now = forewarn.now
     operations = request(forewarn, "degraded-hardware", host="rack-1", notice="2d")
     assert [operation["vms"] for operation in operations] == [["web-0"], ["web-3"], ["mail-0"], ["solo"]]
@@ -210,7 +210,7 @@ def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(forewarn: Ser
 # --- Failed ---------------------------------------------------------------------------------------------
 
 
-def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(forewarn: Service) -> None:
+def test_the_vms_of_a_failed_host_move_and_the_host_is_out_of_service(forewarn: Service) -> None:
     request(forewarn, "hardware-failure", host="rack-1")
     assert [statuses(forewarn, address) for address in (WEB, MAIL, SOLO)] == [
         *({"web-0,web-3": "Started"}, {"mail-0": "Started"}, {"solo": "Started"})

@@ -1,4 +1,4 @@
-"""Idempotency-Key: what is sent again is done once, and answered the same, for a day and over restarts."""
+"""Idempotency-Key: a repeated request has one effect and the same response, for a day and across restarts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def replayed(answer: HTTPResponse) -> bool:
         ("/v1/tokens", {"name": "ci", "role": "viewer"}, "/v1/tokens"),
     ],
 )
-def test_what_is_made_is_made_once(make_service: MakeService, path: str, body: Any, listed: str) -> None:
+def test_a_repeated_request_creates_one_object(make_service: MakeService, path: str, body: Any, listed: str) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     before = len(service.list_all(listed))
@@ -87,7 +87,7 @@ def test_a_key_is_of_one_request_one_caller_and_one_day(forewarn: Service) -> No
     assert later.json()["operations"][0]["id"] != first.json()["operations"][0]["id"]
 
 
-def test_what_was_refused_may_be_tried_again_with_its_key(forewarn: Service) -> None:
+def test_a_rejected_request_can_be_retried_with_its_key(forewarn: Service) -> None:
     assert send(forewarn, "/v1/operations", {"cause": "restart", "vms": ["web-9"]}, "k").status == 404
     assert send(forewarn, "/v1/operations", RESTART, "k").status == 201
 
@@ -99,7 +99,7 @@ def test_a_dry_run_takes_no_key(forewarn: Service) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "Schlüssel", "a\tb"])
-def test_a_key_that_is_none_is_refused(forewarn: Service, key: str) -> None:
+def test_an_invalid_key_is_rejected(forewarn: Service, key: str) -> None:
     answer = send(forewarn, "/v1/operations", RESTART, key)
     assert (answer.status, answer.json()["parameter"]) == (400, "Idempotency-Key")
     assert "1 to 255 printable ASCII characters" in answer.json()["allowed"]
@@ -123,7 +123,7 @@ def test_many_at_once_with_one_key_make_one(forewarn: Service) -> None:
     assert len(forewarn.list_all("/v1/operations?all=true")) == 1
 
 
-def test_after_a_kill_at_any_moment_a_repeated_request_makes_one(make_service: MakeService) -> None:
+def test_after_a_kill_at_any_time_a_repeated_request_has_one_effect(make_service: MakeService) -> None:
     """Whether or not the answer arrived: what is sent again with its key is there once in the end."""
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()

@@ -1,4 +1,4 @@
-"""kill -9 at any moment, again and again, with requests, approvals and polls under way.
+"""kill -9 at random times, while requests, approvals and polls are in progress.
 
 Whatever was acknowledged must be there afterwards: the same ids, no incarnation gone back, each step
 of an event once. Notices are shortened so that starting, settling and ending fall between kills too.
@@ -144,7 +144,7 @@ def check(service: ServiceProcess, witness: Witness) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_acknowledged_is_lost(make_service: Callable[..., ServiceProcess], tmp_path: Path, seed: int) -> None:
+def test_no_acknowledged_change_is_lost(make_service: Callable[..., ServiceProcess], tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311
     witness = Witness()
     numbers = itertools.count(seed * 100_000)

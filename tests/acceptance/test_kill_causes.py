@@ -318,7 +318,7 @@ def walk(stage: Stage, rng: random.Random | None = None) -> list[dict[str, Any]]
 
 
 @pytest.mark.deep
-def test_with_kills_everything_takes_the_same_course_as_without(make_stage: MakeStage) -> None:
+def test_the_events_are_the_same_with_and_without_kills(make_stage: MakeStage) -> None:
     calm = walk(make_stage("calm"))
     killed = walk(make_stage("killed"), random.Random(4))  # noqa: S311
     for without, with_kills in zip(calm, killed, strict=True):
@@ -341,7 +341,7 @@ def all_started(view: dict[str, Any]) -> bool:
     return waiting == {"rebalance"} and all(operation["executed_at"] is None for operation in live)
 
 
-def test_what_somebody_works_on_stays_started_over_kills_until_it_is_said_to_be_done(make_stage: MakeStage) -> None:
+def test_a_manual_operation_stays_started_across_kills_until_it_is_marked_done(make_stage: MakeStage) -> None:
     stage = make_stage("manual", "--fabric", "manual")
     service = stage.service
 
@@ -430,7 +430,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
     found.end()
 
 
-def test_a_program_at_work_outlives_kills_is_run_once_and_its_outcome_is_taken(
+def test_a_running_program_survives_kills_runs_once_and_its_result_is_used(
     make_stage: MakeStage, program: Program
 ) -> None:
     stage = make_stage("command", "--fabric", "command", "--fabric-command", str(program.path))

@@ -1,4 +1,4 @@
-"""Stops and kills while polls are held, a feed is read and a webhook's receiver hangs: all at once."""
+"""Stops and kills during long polls, while a feed is read and the receiver of a webhook hangs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def answers(held: list[socket.socket]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_all_who_are_being_told_go_on_where_they_were(
+def test_all_subscribers_continue_where_they_were(
     make_service: Callable[..., ServiceProcess], receiver: Receiver, end: str
 ) -> None:
     service = make_service(*OPTIONS, fleet=FLEET)

@@ -157,7 +157,7 @@ def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rol
 
 
 @pytest.mark.parametrize("way", ["somebody says so", "its program fails", "its VMs do not come back"])
-def test_a_rollout_that_was_stopped_stays_so_and_what_was_scheduled_is_withdrawn_once(
+def test_a_stopped_rollout_stays_stopped_and_its_scheduled_events_are_cancelled_once(
     rollout: Rollout, way: str
 ) -> None:
     service, program = rollout.service, rollout.program
@@ -187,7 +187,7 @@ def test_a_rollout_that_was_stopped_stays_so_and_what_was_scheduled_is_withdrawn
     assert over == {bad["id"]: "done" if way == "its VMs do not come back" else "failed", withdrawn["id"]: "cancelled"}
 
 
-def test_a_rollout_stays_paused_and_cancelled_and_starts_what_is_due_over_kills(rollout: Rollout) -> None:
+def test_a_rollout_stays_paused_or_cancelled_and_starts_due_waves_across_kills(rollout: Rollout) -> None:
     service, program = rollout.service, rollout.program
     rollout.turn("pause")
     rollout.kill("paused")
@@ -374,7 +374,7 @@ def kill_amid_clients(stage: Stage, witness: Witness, rng: random.Random) -> Non
 
 
 @pytest.mark.parametrize("fabric", [pytest.param("simulated", marks=pytest.mark.deep), "command"])
-def test_in_real_time_nothing_that_was_promised_is_lost_and_nothing_is_done_twice(tmp_path: Path, fabric: str) -> None:
+def test_in_real_time_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path, fabric: str) -> None:
     (tmp_path / "fleet.toml").write_text(REAL_FLEET)
     (tmp_path / "health").write_text(WELL)
     program, witness, rng = Program(tmp_path, waits=False), Witness(), random.Random(6)  # noqa: S311

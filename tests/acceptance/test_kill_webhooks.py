@@ -76,7 +76,7 @@ def moody(luck: random.Random) -> Callable[[Got], Reply]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
+def test_every_row_arrives_once_and_in_order(
     make_service: Callable[..., ServiceProcess], receiver: Receiver, how: str, seed: int
 ) -> None:
     luck = random.Random(seed)  # noqa: S311
@@ -121,7 +121,7 @@ def receiver_has_all(service: ServiceProcess, receiver: Receiver, operations: li
     return history(service, operations).keys() <= {got.id for got in receiver.taken}
 
 
-def test_killed_while_everything_fails_and_the_receiver_comes_back(
+def test_delivery_resumes_after_kills_during_failures(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     """Nothing was taken before the kill, so after it each row is taken exactly once."""

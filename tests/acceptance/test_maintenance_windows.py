@@ -1,4 +1,4 @@
-"""Maintenance windows and postponement, as they are on the wire: NotBefore inside the window, and never earlier."""
+"""Maintenance windows and postponement on the wire: NotBefore is in the window, and never moves earlier."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_routine_work_waits_for_the_window_and_starts_as_it_opens(service: Servi
     assert incarnation(service, address("wait")) == 2
 
 
-def test_in_an_open_window_the_notice_alone_counts_unless_the_window_closes_before_it_is_over(
+def test_in_an_open_window_the_notice_decides_unless_the_window_closes_first(
     service: Service,
 ) -> None:
     two = at(service, 2)
@@ -134,7 +134,7 @@ def test_in_an_open_window_the_notice_alone_counts_unless_the_window_closes_befo
     ],
     ids=["migration", "degraded soon", "degraded", "repair", "user", "insisted", "insisted twice"],
 )
-def test_what_can_wait_keeps_to_windows_and_what_cannot_or_is_insisted_on_does_not(
+def test_urgent_causes_and_overrides_ignore_windows(
     service: Service, cause: str, hours: float, asked: dict[str, Any]
 ) -> None:
     noon = at(service, 12)
@@ -155,13 +155,13 @@ def test_a_window_is_in_the_time_of_its_zone(service: Service) -> None:
     assert not_before(service, "berlin") == rfc1123(first.astimezone(UTC))
 
 
-def test_on_a_shared_host_it_is_the_first_moment_in_the_windows_of_all(service: Service) -> None:
+def test_on_a_shared_host_not_before_is_the_first_time_in_all_windows(service: Service) -> None:
     noon = at(service, 12)
     request(service, "host-update", host="shared-1")
     assert not_before(service, "together") == not_before(service, "morning") == rfc1123(noon + 17 * HOUR)
 
 
-def test_windows_without_a_common_moment_are_refused_and_can_be_overridden(service: Service) -> None:
+def test_windows_without_a_common_time_are_rejected_and_can_be_overridden(service: Service) -> None:
     noon = at(service, 12)
     before = everything(service, address("insist"), address("noon"))
     refused = service.control("POST", "/v1/operations", {"cause": "host-update", "host": "shared-2"})
@@ -180,7 +180,7 @@ def test_a_group_may_approve_outside_its_window(service: Service) -> None:
     assert statuses(service, address("early")) == {"early-0": "Started"}
 
 
-def test_a_group_that_is_not_told_has_its_window_all_the_same(service: Service) -> None:
+def test_the_window_of_a_group_without_notice_applies_too(service: Service) -> None:
     noon = at(service, 12)
     operation = update(service, "silent")
     assert operation["not_notified"] == {"silent": "silent has never polled"}
@@ -192,7 +192,7 @@ def test_a_group_that_is_not_told_has_its_window_all_the_same(service: Service) 
     assert get(service, f"operations/{operation['id']}")["status"] == "started"
 
 
-def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Service) -> None:
+def test_a_new_window_applies_to_scheduled_operations_too(service: Service) -> None:
     noon = at(service, 12)
     operation = update(service, "changed")
     assert not_before(service, "changed") == rfc1123(noon + FIFTEEN)
@@ -208,7 +208,7 @@ def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Se
 # --- Postponement ---------------------------------------------------------------------------------------
 
 
-def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Service) -> None:
+def test_a_postponed_event_keeps_its_id_and_starts_later_in_a_window(service: Service) -> None:
     noon, opens = at(service, 12), service.now + 14 * HOUR
     operation = update(service, "later")
     (event_id,) = event_ids(operation).values()

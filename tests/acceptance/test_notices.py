@@ -1,4 +1,4 @@
-"""Notices: how long beforehand who is told, what may be asked for, and when nobody is told at all."""
+"""Notices: their durations, the allowed requests, and groups without notice."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def in_seconds(length: timedelta) -> str:
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("more", [timedelta(0), SECOND, timedelta(days=3)], ids=["least", "a second more", "days"])
-def test_a_notice_may_be_as_long_as_one_likes(service: Service, cause: str, more: timedelta) -> None:
+def test_a_notice_can_be_longer_than_the_minimum(service: Service, cause: str, more: timedelta) -> None:
     operation = request_one(service, cause, **target(cause), notice=in_seconds(LEAST[cause] + more))
     (event,) = events(service, address(cause))
     assert event["NotBefore"] == rfc1123(service.now + LEAST[cause] + more)
@@ -84,7 +84,7 @@ def test_a_notice_may_be_as_long_as_one_likes(service: Service, cause: str, more
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_a_notice_below_the_least_is_refused_with_what_would_be_right(service: Service, cause: str) -> None:
+def test_a_notice_below_the_minimum_is_rejected_with_the_minimum(service: Service, cause: str) -> None:
     before = everything(service, address(cause))
     short = in_seconds(LEAST[cause] - SECOND)
     body = {"cause": cause, **target(cause), "notice": short, "overrides": ["windows"]}
@@ -116,7 +116,9 @@ def test_an_override_may_leave_no_notice_at_all(service: Service) -> None:
 
 
 @pytest.mark.parametrize("cause", ["restart", "host-update", "live-migration", "redeploy"])
-def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Service, cause: str) -> None:
+def test_a_group_that_never_polled_gets_no_notice_and_the_operation_starts_at_once(
+    service: Service, cause: str
+) -> None:
     asked = {"host": get(service, "vms/silent")["host"]} if cause in OF_HOST else {"vms": ["silent"]}
     expected = request_one(service, cause, **asked, dry_run=True)
     operation = request_one(service, cause, **asked)
@@ -130,7 +132,7 @@ def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Servi
 
 
 @pytest.mark.forewarn(fleet=FLEET, enable_groups=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default)
-def test_who_has_not_asked_for_a_day_gets_no_notice(forewarn: Service) -> None:
+def test_a_group_that_has_not_polled_for_a_day_gets_no_notice(forewarn: Service) -> None:
     document(forewarn, address("restart"))
     document(forewarn, address("redeploy"))
     forewarn.advance(timedelta(hours=12))
@@ -173,7 +175,7 @@ def house() -> Iterator[Service]:
         yield found
 
 
-def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house: Service) -> None:
+def test_the_number_of_pending_user_operations_of_a_group_is_limited(house: Service) -> None:
     def too_many(*names: str) -> str:
         house.advance("0s")  # what the fabric has reported is written
         before = everything(house, WEB, READY)
@@ -196,7 +198,7 @@ def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house:
     request(house, "restart", "web-3", "web-0")
 
 
-def test_how_long_an_event_stays_started_is_a_setting_of_each_cause(house: Service) -> None:
+def test_the_settle_time_is_a_setting_of_each_cause(house: Service) -> None:
     for cause, name in (("restart", "web-0"), ("redeploy", "web-1")):
         act_on_event(house, next(iter(event_ids(request_one(house, cause, name)).values())), "approve")
     house.advance(MINUTE - SECOND)
@@ -207,7 +209,7 @@ def test_how_long_an_event_stays_started_is_a_setting_of_each_cause(house: Servi
     assert statuses(house, WEB) == {}
 
 
-def test_automatic_approval_starts_what_users_ask_for_at_once(house: Service) -> None:
+def test_automatic_approval_starts_user_operations_at_once(house: Service) -> None:
     """Of the kinds that the group has named; and no work of the platform."""
     operation = request_one(house, "restart", "ready-0")
     assert document(house, READY)["DocumentIncarnation"] == 1, "it is added as it is"

@@ -1,4 +1,4 @@
-"""Scenarios as a user plays them: a real service, and the command line."""
+"""Scenarios with a real service and the command line."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fleet_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", library.names())
-def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -> None:
+def test_every_built_in_scenario_runs_to_its_end(name: str, make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=fleet_of(name))
     who = ("--group", "workers") if name == "scale-in" else ()
     played = typed(service, "scenario", "run", name, "--enable", *who)
@@ -80,7 +80,7 @@ def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -
     assert "Traceback" not in service.output
 
 
-def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> None:
+def test_on_the_system_clock_only_the_run_is_faster(make_service: Make) -> None:
     service = make_service(fleet=FLEET)
     service.document()
     other = service.request_operation("restart", "web-1")["events"][0]
@@ -162,7 +162,7 @@ def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
     assert (played.returncode, "No such file" in played.stderr) == (2, True)
 
 
-def test_what_is_needed_is_said(make_service: Make) -> None:
+def test_the_error_lists_what_the_scenario_needs(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     for arguments, code, words in (
         (("user-reboot",), 2, "the fleet has more than one choice. Choose with --vm: web-0, web-1."),
@@ -178,7 +178,7 @@ def test_what_is_needed_is_said(make_service: Make) -> None:
     assert service.get_json("/v1/runs")["runs"] == []
 
 
-def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: Make) -> None:
+def test_ctrl_c_stops_the_run_and_cancels_its_scheduled_events(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     command = [*COMMAND, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"]
@@ -220,7 +220,7 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
         assert words in shown.decode()
 
 
-def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
+def test_another_client_can_stop_a_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
     second = typed(service, "scenario", "run", "user-reboot", "--vm", "web-1")
@@ -240,7 +240,7 @@ def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, A
             return run
 
 
-def test_a_fault_of_a_scenario_strikes_its_vms_and_ends_with_it(make_service: Make) -> None:
+def test_a_fault_of_a_scenario_affects_its_vms_and_ends_with_the_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", "--allow-faults", fleet=FLEET)
     text = 'title = "t"\n[[step]]\nfault = { kind = "500", count = 2 }\n[[step]]\nwait = "1m"\n'
     text += '[[step]]\nfault = { kind = "410", count = 9 }\n[[step]]\nwait = "1m"\n'
@@ -255,14 +255,14 @@ def test_a_fault_of_a_scenario_strikes_its_vms_and_ends_with_it(make_service: Ma
     assert (service.request().status, service.get_json("/v1/faults")["faults"]) == (200, [])
 
 
-def test_where_faults_are_not_allowed_such_a_run_is_refused(make_service: Make) -> None:
+def test_without_allow_faults_such_a_run_is_rejected(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     text = 'title = "t"\n[[step]]\nfault = { kind = "500" }\n'
     refused = service.control("POST", "/v1/runs", {"text": text, **SLOW})
     assert (refused.status, "--allow-faults" in refused.json()["detail"]) == (403, True)
 
 
-def test_a_restart_ends_runs_and_what_they_caused_goes_on(make_service: Make) -> None:
+def test_a_restart_ends_runs_but_their_operations_continue(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
     until_step(service, run["id"], 1)
@@ -281,7 +281,7 @@ def test_a_stop_of_the_service_does_not_wait_for_a_run(make_service: Make) -> No
     assert "never" not in service.output
 
 
-def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service: Make) -> None:
+def test_the_api_lists_scenarios_and_explains_an_invalid_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     listed = service.list_all("/v1/scenarios")
     assert [each["name"] for each in listed] == library.names()

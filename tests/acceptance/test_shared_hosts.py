@@ -1,4 +1,4 @@
-"""Shared hardware: one event per scope, and no start until every scope has approved or is due."""
+"""Shared hosts: one event per group, and no start until every group has approved or is due."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SCHEDULED = [{"web-0,web-1": "Scheduled"}, {"mail_0": "Scheduled"}, {"solo": "Sc
 STARTED = [{"web-0,web-1": "Started"}, {"mail_0": "Started"}, {"solo": "Started"}]
 
 
-def test_each_scope_is_told_of_its_own_vms_alone_and_the_start_waits_for_the_last_approval(service: Service) -> None:
+def test_each_group_sees_only_its_own_vms_and_the_start_waits_for_the_last_approval(service: Service) -> None:
     document(service, SOLO)
     operation = request_one(service, "host-update", host="shared")
     assert all_statuses(service) == SCHEDULED
@@ -96,7 +96,7 @@ def test_each_scope_is_told_of_its_own_vms_alone_and_the_start_waits_for_the_las
     assert [incarnation(service, address) for address in (WEB, MAIL, SOLO, AWAY)] == [2, 2, 2, 0]
 
 
-def test_who_does_not_approve_is_waited_for_until_not_before(service: Service) -> None:
+def test_the_start_waits_until_not_before_for_a_group_without_approval(service: Service) -> None:
     document(service, SOLO)
     ids = event_ids(request_one(service, "emergency-repair", host="shared"))
     service.approve(ids["web"], source=WEB)
@@ -116,7 +116,7 @@ def test_cancelling_the_event_of_one_scope_withdraws_those_of_all(service: Servi
     assert [incarnation(service, address) for address in (WEB, MAIL, SOLO)] == [2, 2, 2]
 
 
-def test_who_has_never_asked_is_not_waited_for_and_that_is_said(service: Service) -> None:
+def test_the_start_does_not_wait_for_a_group_that_never_polled(service: Service) -> None:
     expected = request_one(service, "host-update", host="shared", dry_run=True)
     operation = request_one(service, "host-update", host="shared")
     words = {"solo": "solo has never polled"}
@@ -131,7 +131,7 @@ def test_who_has_never_asked_is_not_waited_for_and_that_is_said(service: Service
     assert document(service, SOLO) == {"DocumentIncarnation": 0, "Events": []}, "it begins to listen only now"
 
 
-def test_what_one_scope_has_postponed_starts_later_for_all_that_have_not_approved(service: Service) -> None:
+def test_a_postponement_by_one_group_applies_to_all_groups_without_approval(service: Service) -> None:
     document(service, SOLO)
     due = service.now + FIFTEEN
     ids = event_ids(request_one(service, "host-update", host="shared"))

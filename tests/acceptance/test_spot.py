@@ -1,4 +1,4 @@
-"""Spot VMs: evicted they are deallocated and stay; advised to move on, nothing happens until they are."""
+"""Spot VMs: an eviction deallocates them, and a rebalance recommendation does nothing by itself."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def evict(service: Service, name: str) -> None:
     assert get(service, f"vms/{name}")["state"] == "deallocated"
 
 
-def test_an_evicted_vm_is_deallocated_once_it_starts_stays_in_the_fleet_and_is_still_answered(service: Service) -> None:
+def test_an_evicted_vm_is_deallocated_at_the_start_stays_in_the_fleet_and_can_poll(service: Service) -> None:
     document(service, "127.0.0.50")
     request(service, "eviction", "batch_0")
     assert get(service, "vms/batch_0")["state"] == "running", "until the notice is over"
@@ -86,7 +86,7 @@ def test_an_evicted_vm_is_deallocated_once_it_starts_stays_in_the_fleet_and_is_s
     act_on_event(service, told["events"][0]["id"], "cancel")
 
 
-def test_a_deallocated_vm_is_started_without_a_word_and_is_as_before(service: Service) -> None:
+def test_a_deallocated_vm_is_started_without_notice(service: Service) -> None:
     document(service, "127.0.0.60")
     evict(service, "spot-0")
     before = document(service, "127.0.0.60")
@@ -107,7 +107,7 @@ def test_the_notice_of_an_eviction_may_be_longer(service: Service) -> None:
     assert event["NotBefore"] == rfc1123(service.now + timedelta(minutes=5))
 
 
-def test_what_was_scheduled_for_a_vm_is_withdrawn_when_it_is_evicted(service: Service) -> None:
+def test_an_eviction_cancels_the_other_events_of_the_vm(service: Service) -> None:
     document(service, "127.0.0.62")
     restart = request_one(service, "restart", "spot-2")
     evict(service, "spot-2")
@@ -117,7 +117,7 @@ def test_what_was_scheduled_for_a_vm_is_withdrawn_when_it_is_evicted(service: Se
     assert ("cancelled", "spot-2: the VM was deallocated") in history(service, restart)
 
 
-def test_advice_is_shown_by_the_preview_alone_counts_for_all_and_never_starts(service: Service) -> None:
+def test_a_rebalance_recommendation_is_shown_only_by_the_preview_and_never_starts(service: Service) -> None:
     address = "127.0.0.63"
     document(service, address)
     outside = document(service, OUTSIDE, PREVIEW)
@@ -155,7 +155,9 @@ def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("cause", "name"), [("eviction", "spot-5"), ("rebalance", "spot-6")])
-def test_who_has_never_asked_is_evicted_at_once_and_advised_of_nothing(service: Service, cause: str, name: str) -> None:
+def test_a_vm_that_never_polled_is_evicted_at_once_and_gets_no_recommendation(
+    service: Service, cause: str, name: str
+) -> None:
     operation = request_one(service, cause, name)
     assert operation["not_notified"] == {name: f"{name} has never polled"}
     assert (operation["events"], operation["status"]) == ([], "started" if cause == "eviction" else "done")

@@ -1,4 +1,4 @@
-"""Tokens: the first one, making and revoking others, and using them from elsewhere."""
+"""Tokens: the first one, creating and revoking others, and their use from another machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def names(service: ServiceClient) -> list[str]:
     return [token["name"] for token in service.list_all("/v1/tokens")]
 
 
-def test_the_first_start_leaves_an_admin_token_for_its_owner_alone_and_it_stays(make_service: MakeService) -> None:
+def test_the_first_start_writes_an_admin_token_that_only_its_owner_can_read(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     path = Path(service.data) / "admin-token"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -63,7 +63,7 @@ def test_the_first_start_leaves_an_admin_token_for_its_owner_alone_and_it_stays(
     assert opens(service, first)
 
 
-def test_only_hashes_are_kept(make_service: MakeService) -> None:
+def test_only_hashes_are_stored(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     secret = create(service, name="ci", role="operator").json()["token"]
     assert secret.startswith("fw_")
@@ -90,7 +90,7 @@ def test_a_lost_first_token_is_replaced_at_the_next_start(make_service: MakeServ
     assert names(service) == ["admin", "ci"]
 
 
-def test_a_revoked_first_token_stays_revoked_while_another_admin_is_there(make_service: MakeService) -> None:
+def test_a_revoked_first_token_stays_revoked_while_another_admin_exists(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     first = service.token
     second = create(service, name="root", role="admin").json()["token"]
@@ -103,7 +103,7 @@ def test_a_revoked_first_token_stays_revoked_while_another_admin_is_there(make_s
     assert (last.status, "last admin token" in last.json()["detail"]) == (409, True)
 
 
-def test_the_name_of_a_revoked_first_token_may_be_given_to_another(make_service: MakeService) -> None:
+def test_the_name_of_a_revoked_first_token_can_be_used_again(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     second = create(service, name="root", role="admin").json()["token"]
     service.control("DELETE", "/v1/tokens/admin")
@@ -127,7 +127,7 @@ def test_an_admin_that_will_expire_is_not_enough_to_revoke_the_last(forewarn: Se
     assert again.status == 201, "the name of a token that has expired is free"
 
 
-def test_a_revoked_token_opens_nothing_from_that_moment_on_also_after_a_kill(make_service: MakeService) -> None:
+def test_a_revoked_token_is_rejected_at_once_and_after_a_kill(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     secret = create(service, name="ci", role="operator").json()["token"]
     assert opens(service, secret)
@@ -139,7 +139,7 @@ def test_a_revoked_token_opens_nothing_from_that_moment_on_also_after_a_kill(mak
     assert create(service, name="ci", role="viewer").status == 201
 
 
-def test_history_says_who_made_which_token_and_whose_token_did_what(forewarn: Service) -> None:
+def test_history_records_the_creator_of_a_token_and_its_actions(forewarn: Service) -> None:
     secret = create(forewarn, name="ci", role="operator").json()["token"]
     asked = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
     assert asked["operations"][0]["requested_by"] == "ci"
@@ -175,7 +175,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_explained_and_changes_nothing(forewarn: Service, case: str) -> None:
+def test_invalid_input_is_explained_and_changes_nothing(forewarn: Service, case: str) -> None:
     asked, status, pointer, words = BAD[case]
     answer = create(forewarn, **asked)
     assert (answer.status, answer.json().get("pointer")) == (status, pointer)
@@ -203,7 +203,7 @@ def test_the_command_line_makes_lists_and_revokes_tokens(forewarn: Service, tmp_
     assert (unknown.returncode, "Did you mean 'web-team'?" in unknown.stderr) == (3, True)
 
 
-def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: MakeService, tmp_path: Path) -> None:
+def test_a_remote_service_is_used_with_a_token_from_a_file(make_service: MakeService, tmp_path: Path) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     host, port = service.control_address
@@ -273,7 +273,7 @@ def answer_of(status: str, *headers: str, body: str = "") -> bytes:
         (answer_of("502 Bad Gateway", body="<html>"), "Temporarily unavailable"),
     ],
 )
-def test_what_is_not_forewarn_is_said_to_be_that(forewarn: Service, said: bytes, words: str) -> None:
+def test_another_server_is_reported_as_not_forewarn(forewarn: Service, said: bytes, words: str) -> None:
     impostor = Impostor(said)
     run = typed(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, words in run.stderr, "Traceback" in run.stderr) == (6, True, False), run.stderr
@@ -291,7 +291,7 @@ NO_ADDRESSES = ("http://[::1", "http://127.0.0.1:abc", "http://a b", "http://", 
 
 
 @pytest.mark.parametrize("url", NO_ADDRESSES)
-def test_an_address_that_is_none_is_refused(forewarn: Service, url: str) -> None:
+def test_an_invalid_address_is_rejected(forewarn: Service, url: str) -> None:
     run = typed(forewarn, "vm", "list", FOREWARN_SERVER=url)
     assert (run.returncode, "write it like https://" in run.stderr) == (2, True), run.stderr
 
@@ -317,7 +317,7 @@ def make_certificate(
     return certificate, key, root
 
 
-def test_with_a_certificate_the_api_is_spoken_over_tls_alone(make_service: MakeService, tmp_path: Path) -> None:
+def test_with_a_certificate_the_api_accepts_only_tls(make_service: MakeService, tmp_path: Path) -> None:
     certificate, key, root = make_certificate(tmp_path, "forewarn")
     _, _, other = make_certificate(tmp_path, "other")
     service = make_service("--tls-certificate", str(certificate), "--tls-key", str(key), fleet=FLEET)
@@ -336,7 +336,7 @@ def test_with_a_certificate_the_api_is_spoken_over_tls_alone(make_service: MakeS
     assert plain.returncode == 6
 
 
-def test_a_certificate_that_cannot_be_used_is_said_at_the_start(make_service: MakeService, tmp_path: Path) -> None:
+def test_an_unusable_certificate_is_an_error_at_the_start(make_service: MakeService, tmp_path: Path) -> None:
     certificate, key, _ = make_certificate(tmp_path, "forewarn")
     _, other_key, _ = make_certificate(tmp_path, "other")
     for arguments in (
@@ -350,7 +350,7 @@ def test_a_certificate_that_cannot_be_used_is_said_at_the_start(make_service: Ma
 
 
 @pytest.mark.parametrize("key_type", trustme.KeyType)
-def test_a_renewed_certificate_is_taken_and_one_that_is_not_whole_is_not(
+def test_a_renewed_certificate_is_loaded_and_an_incomplete_one_is_not(
     tmp_path: Path, key_type: trustme.KeyType
 ) -> None:
     certificate, key, _ = make_certificate(tmp_path, "one")

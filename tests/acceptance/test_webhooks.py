@@ -144,7 +144,7 @@ def until(is_so: Callable[[], bool]) -> None:
     pytest.fail("it never comes about")
 
 
-def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service, receiver: Receiver) -> None:
+def test_a_receiver_that_fails_hangs_redirects_and_recovers(forewarn: Service, receiver: Receiver) -> None:
     other = Receiver()
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda got: Reply(503) if got.group == "web" else Reply()
@@ -191,7 +191,7 @@ def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
     check_order(receiver.taken, expected)
 
 
-def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_sent_again(
+def test_a_delivery_during_a_full_disk_is_stored_later_and_not_repeated(
     process: ServiceProcess, receiver: Receiver
 ) -> None:
     parsed(process, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
@@ -220,7 +220,7 @@ def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_
     assert [got.id for got in receiver.got] == [first, second, third]
 
 
-def test_what_was_given_up_is_shown_and_sent_again(
+def test_failed_rows_are_shown_and_can_be_retried(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     service = make_service(*LOCAL, "--webhook-max-attempts", "2", fleet=FLEET)
@@ -256,7 +256,7 @@ def test_what_was_given_up_is_shown_and_sent_again(
     assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
 
 
-def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver) -> None:
+def test_a_failed_webhook_test_gives_the_reason(forewarn: Service, receiver: Receiver) -> None:
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda _: Reply(401)
     result = typed(forewarn, "webhook", "test", "pager")
@@ -272,7 +272,7 @@ def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver
     receiver.open()
 
 
-def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path: Path) -> None:
+def test_a_webhook_over_tls_by_host_name(make_service: Callable[..., ServiceProcess], tmp_path: Path) -> None:
     receiver = Receiver(tls=True)
     targets = ("--webhook-private-networks", "all")
     service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=authority_file(tmp_path))
@@ -287,7 +287,7 @@ def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path:
 # --- Where it may not go --------------------------------------------------------------------------------------
 
 
-def test_private_targets_are_refused_unless_the_operator_allows_them(
+def test_private_networks_are_rejected_unless_the_operator_allows_them(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     service = make_service("--webhook-retry-delay", "0.01s", fleet=FLEET)
@@ -309,7 +309,7 @@ def test_private_targets_are_refused_unless_the_operator_allows_them(
     assert "Traceback" not in service.output
 
 
-def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., ServiceProcess]) -> None:
+def test_an_invalid_network_in_the_setting_is_rejected(make_service: Callable[..., ServiceProcess]) -> None:
     for arguments in (
         ("--webhook-private-networks", "everything"),
         ("--webhook-private-networks", "10.0.0.1/8"),
@@ -345,7 +345,7 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host-fail
         ({"color": "red"}, 400, "/color", "not a known member"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_invalid_requests_are_explained(
     forewarn: Service, wrong: dict[str, Any], status: int, pointer: str | None, words: str
 ) -> None:
     body = {name: value for name, value in {**GOOD, **wrong}.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Malformed, oversized and slow requests: an answer or a clean close, and the next connection works."""
+"""Malformed, oversized and slow requests: a response or a clean close, and the next connection works."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_request_is_refused_and_the_next_connection_works(service: ServiceProcess, name: str) -> None:
+def test_an_invalid_request_is_rejected_and_the_next_connection_works(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         assert line.ask(STRANGE[name]).unmeasured == MALFORMED.expected
         assert line.rest() == b""
@@ -72,7 +72,7 @@ def test_what_is_no_request_is_refused_and_the_next_connection_works(service: Se
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_request_is_refused_behind_good_ones_too(service: ServiceProcess, name: str) -> None:
+def test_an_invalid_request_after_valid_ones_is_rejected(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
         assert line.ask(STRANGE[name]).unmeasured == MALFORMED.expected
@@ -101,7 +101,7 @@ OVERSIZED = {
 
 
 @pytest.mark.parametrize("name", OVERSIZED)
-def test_a_head_that_is_too_large_is_refused(service: ServiceProcess, name: str) -> None:
+def test_a_header_that_is_too_large_is_rejected(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         try:
             line.send(OVERSIZED[name])
@@ -118,7 +118,7 @@ def test_a_head_that_is_large_enough_is_served(service: ServiceProcess) -> None:
 
 
 @pytest.mark.parametrize("size", [65_537, 70_000, 900_000])
-def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(service: ServiceProcess, size: int) -> None:
+def test_a_body_that_is_too_large_is_rejected_and_the_connection_continues(service: ServiceProcess, size: int) -> None:
     with Line(service) as line:
         for large in (
             post(b" " * size),
@@ -160,7 +160,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_strange_body_is_refused_and_the_connection_goes_on(service: ServiceProcess, name: str) -> None:
+def test_an_invalid_body_is_rejected_and_the_connection_continues(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         reply = line.ask(post(BODIES[name]))
         assert (reply.status, list(json.loads(reply.body))) == (400, ["error"])
@@ -168,7 +168,7 @@ def test_a_strange_body_is_refused_and_the_connection_goes_on(service: ServicePr
         assert line.ask(POLL).status == 200
 
 
-def test_a_client_that_asks_before_it_sends_the_body_is_told_to(service: ServiceProcess) -> None:
+def test_expect_100_continue_gets_100(service: ServiceProcess) -> None:
     body = b'{"StartRequests":[]}'
     with Line(service) as line:
         head, _, _ = post(body, ("Expect", "100-continue")).partition(body)
@@ -177,7 +177,7 @@ def test_a_client_that_asks_before_it_sends_the_body_is_told_to(service: Service
         assert line.ask(POLL).status == 200
 
 
-def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service: ServiceProcess) -> None:
+def test_expect_100_continue_with_too_large_a_body_is_rejected(service: ServiceProcess) -> None:
     with Line(service) as line:
         head = request("POST", TARGET, (*TRUE, ("Expect", "100-continue"), ("Content-Length", "70000")))
         assert line.ask(head).status == 413
@@ -224,7 +224,7 @@ def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(
         assert waiting.answer().status == 200
 
 
-def test_who_does_not_read_is_cut_off(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_client_that_does_not_read_is_disconnected(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--send-timeout", "1s")
     service.document()
     with Line(service) as deaf, pytest.raises(ConnectionError):

@@ -1,4 +1,4 @@
-"""The control API before any token is looked at: clients that flood, stall or never read, and a stop beside them."""
+"""The control API and clients without a token: they flood, stall or never read, also during a stop."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_head_that_never_ends_is_not_kept(service: ServiceProcess, name: str) -> None:
+def test_an_endless_header_uses_no_memory(service: ServiceProcess, name: str) -> None:
     before = resident_kb(service)
     begin, rest = ENDLESS[name]
     with control_line(service) as line:
@@ -109,7 +109,7 @@ def test_a_head_that_never_ends_is_not_kept(service: ServiceProcess, name: str) 
     assert resident_kb(service) - before < GROWTH_KB
 
 
-def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: ServiceProcess) -> None:
+def test_a_body_above_the_maximum_is_aborted_and_uses_no_memory(service: ServiceProcess) -> None:
     before = resident_kb(service)
     most = 512 * 1024 * 1024
     with control_line(service) as line:
@@ -130,7 +130,7 @@ def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: ServiceP
     ],
     ids=["header", "headers", "target"],
 )
-def test_a_head_that_is_too_large_is_refused(service: ServiceProcess, large: bytes) -> None:
+def test_a_header_that_is_too_large_is_rejected(service: ServiceProcess, large: bytes) -> None:
     with control_line(service) as line:
         assert is_problem(line.ask(large), 431)
         assert line.rest() == b""
@@ -146,7 +146,7 @@ def test_a_head_that_is_large_enough_is_served(service: ServiceProcess) -> None:
     [b"\x00\x01 rubbish\r\n\r\n", b"CONNECT 127.0.0.1:80 HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"],
     ids=["rubbish", "CONNECT", "HTTP/9.9"],
 )
-def test_what_is_no_request_is_refused(service: ServiceProcess, strange: bytes) -> None:
+def test_an_invalid_request_is_rejected(service: ServiceProcess, strange: bytes) -> None:
     with control_line(service) as line:
         assert is_problem(line.ask(strange), 400)
         assert line.rest() == b""
@@ -155,7 +155,7 @@ def test_what_is_no_request_is_refused(service: ServiceProcess, strange: bytes) 
         assert line.answer().status == 200
 
 
-def test_of_a_body_in_broken_chunks_nothing_is_taken(service: ServiceProcess) -> None:
+def test_a_body_with_broken_chunks_has_no_effect(service: ServiceProcess) -> None:
     before = service.get_json("/v1/fleet")
     whole = b'[[vm]]\nname = "only"\n'
     with control_line(service) as line:
@@ -169,7 +169,7 @@ def test_of_a_body_in_broken_chunks_nothing_is_taken(service: ServiceProcess) ->
 # --- What is in order goes on ---------------------------------------------------------------------
 
 
-def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
+def test_responses_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
     known = (bearer(service),)
     kinds = (
         (HEALTH, 200),
@@ -274,7 +274,7 @@ def stop_at_once(service: ServiceProcess) -> None:
     assert "Traceback" not in service.output
 
 
-def test_tls_that_is_never_begun_or_finished_is_closed(over_tls: TlsService) -> None:
+def test_a_tls_handshake_that_does_not_complete_is_closed(over_tls: TlsService) -> None:
     """Waits for the server's own deadline."""
     hello = bytes.fromhex("16030100c8010000c40303")
     with over_tls.bare_line() as silent, over_tls.bare_line() as half, over_tls.line() as stalled:
@@ -287,7 +287,7 @@ def test_tls_that_is_never_begun_or_finished_is_closed(over_tls: TlsService) -> 
         assert line.ask(HEALTH).status == 200
 
 
-def test_over_tls_clients_that_never_read_do_not_grow_the_service(over_tls: TlsService) -> None:
+def test_over_tls_clients_that_never_read_use_no_memory(over_tls: TlsService) -> None:
     before = resident_kb(over_tls.service)
     with over_tls.line() as line:
         line.socket.setblocking(False)
@@ -302,20 +302,20 @@ def test_over_tls_clients_that_never_read_do_not_grow_the_service(over_tls: TlsS
         stop_at_once(over_tls.service)
 
 
-def test_a_stop_waits_for_no_idle_client_over_tls(over_tls: TlsService) -> None:
+def test_a_stop_does_not_wait_for_idle_tls_clients(over_tls: TlsService) -> None:
     with over_tls.line() as idle, over_tls.line() as silent, over_tls.bare_line():
         assert idle.ask(HEALTH).status == 200
         assert silent.socket.fileno() > 0
         stop_at_once(over_tls.service)
 
 
-def test_a_stop_waits_for_no_feed_over_tls(over_tls: TlsService) -> None:
+def test_a_stop_does_not_wait_for_a_feed_over_tls(over_tls: TlsService) -> None:
     with over_tls.line() as feed:
         assert feed.ask(request("GET", "/v1/feed", (bearer(over_tls.service),))).status == 200
         stop_at_once(over_tls.service)
 
 
-def test_a_stop_waits_for_no_body_over_tls(over_tls: TlsService) -> None:
+def test_a_stop_does_not_wait_for_a_body_over_tls(over_tls: TlsService) -> None:
     headers = (bearer(over_tls.service), ("Content-Length", "100"), ("Expect", "100-continue"))
     with over_tls.line() as line:
         assert line.ask(request("PUT", "/v1/fleet", headers)).status == 100

@@ -1,4 +1,4 @@
-"""Every fault as a client meets it: what comes over the wire, and that the next request is answered well.
+"""Every fault from the client's view: its effect on the wire, and a correct response to the next request.
 
 Delays of 10m are never waited for: whoever is kept waiting by one is seen waiting, and then something else ends it.
 """
@@ -104,7 +104,7 @@ def end(service: ServiceProcess) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("kind", DIRECT)
-def test_a_status_is_answered_as_this_wire_says_it(service: ServiceProcess, kind: str, method: str) -> None:
+def test_a_status_fault_sends_the_response_of_the_wire(service: ServiceProcess, kind: str, method: str) -> None:
     add(service, kind, method=method)
     text, content_type = DIRECT[kind]
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
@@ -132,7 +132,7 @@ def test_an_empty_body(service: ServiceProcess) -> None:
 
 
 @pytest.mark.parametrize("tag", [None, '"another.7"', '"a", "b"', "*"])
-def test_unchanged_whatever_the_tag(service: ServiceProcess, tag: str | None) -> None:
+def test_unchanged_ignores_the_entity_tag(service: ServiceProcess, tag: str | None) -> None:
     add(service, "unchanged", count=2)
     sent = request("GET", TARGET, (*TRUE, *((("If-None-Match", tag),) if tag else ())))
     with Line(service) as line:
@@ -158,7 +158,7 @@ def test_a_stall_is_half_of_the_body_then_nothing_then_the_end(service: ServiceP
     end(service)
 
 
-def test_a_stall_that_lasts_holds_up_nobody_else_and_not_the_stop(service: ServiceProcess) -> None:
+def test_a_stall_blocks_neither_other_clients_nor_the_stop(service: ServiceProcess) -> None:
     add(service, "stall", delay="10m", vm="web-1")
     with Line(service, "127.0.0.2") as line:
         line.send(POLL)
@@ -171,7 +171,7 @@ def test_a_stall_that_lasts_holds_up_nobody_else_and_not_the_stop(service: Servi
         assert line.rest() == b""
 
 
-def test_a_reset_is_one_and_no_answer_comes(service: ServiceProcess) -> None:
+def test_a_reset_closes_the_connection_without_a_response(service: ServiceProcess) -> None:
     add(service, "reset")
     with Line(service) as line:
         line.send(POLL)
@@ -181,7 +181,7 @@ def test_a_reset_is_one_and_no_answer_comes(service: ServiceProcess) -> None:
     end(service)
 
 
-def test_a_wrong_length_announces_more_than_comes(service: ServiceProcess) -> None:
+def test_length_announces_more_bytes_than_it_sends(service: ServiceProcess) -> None:
     add(service, "length")
     with Line(service) as line:
         line.send(POLL)
@@ -210,7 +210,7 @@ def test_stale_is_the_document_before_with_its_own_tag(service: ServiceProcess) 
     end(service)
 
 
-def test_stale_is_one_incarnation_back_in_the_version_that_is_asked_for(service: ServiceProcess) -> None:
+def test_stale_sends_the_previous_incarnation_in_the_requested_version(service: ServiceProcess) -> None:
     service.request_operation("restart", "web-0")
     old = f"{EVENTS}?api-version=2017-08-01"
     second = service.request(target=old)
@@ -230,7 +230,7 @@ def test_stale_does_not_go_back_behind_an_enabling(service: ServiceProcess) -> N
     assert active(service) == {"f1": 0}
 
 
-def test_slow_is_the_right_answer_later(service: ServiceProcess) -> None:
+def test_slow_sends_the_correct_response_later(service: ServiceProcess) -> None:
     add(service, "slow", delay="0.05s", method="any", count=2)
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     with Line(service) as line:
@@ -248,7 +248,7 @@ def test_slow_enables_a_group_by_its_first_call(make_service: MakeService) -> No
     assert [row["kind"] for row in service.list_all("/v1/history")][-1] == "enabled"
 
 
-def test_what_is_slow_is_answered_when_the_service_stops(service: ServiceProcess) -> None:
+def test_a_slow_response_is_sent_when_the_service_stops(service: ServiceProcess) -> None:
     add(service, "slow", delay="10m")
     with Line(service) as line:
         line.send(POLL)
@@ -258,7 +258,7 @@ def test_what_is_slow_is_answered_when_the_service_stops(service: ServiceProcess
         assert line.answer().body == NOTHING_YET
 
 
-def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop(service: ServiceProcess) -> None:
+def test_a_slow_approval_is_neither_early_nor_lost_at_a_stop(service: ServiceProcess) -> None:
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     add(service, "slow", delay="10m", method="POST")
     whole = approval(event)
@@ -289,7 +289,7 @@ def test_a_kill_ends_them_and_the_next_start_knows_no_fault(service: ServiceProc
     assert service.request().status == 200
 
 
-def test_disabled_is_as_after_a_day_of_silence(service: ServiceProcess) -> None:
+def test_disabled_has_the_effect_of_inactivity(service: ServiceProcess) -> None:
     service.request_operation("restart", "web-0")
     before = {source: service.request(source=source) for source in ("127.0.0.1", "127.0.0.3")}
     add(service, "disabled", vm="web-1")
@@ -309,7 +309,7 @@ def test_disabled_is_as_after_a_day_of_silence(service: ServiceProcess) -> None:
     assert {row["group"] for row in service.list_all("/v1/history") if row["reason"] == "fault f2"} == {"web", "db"}
 
 
-def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: ServiceProcess) -> None:
+def test_a_long_poll_ends_when_its_group_is_disabled(service: ServiceProcess) -> None:
     tag = service.request().headers["etag"]
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
@@ -325,7 +325,7 @@ def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: Service
 
 
 @pytest.mark.parametrize("kind", [*DIRECT, "reset"])
-def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: ServiceProcess, kind: str) -> None:
+def test_a_faulted_post_approves_nothing_and_can_be_retried(service: ServiceProcess, kind: str) -> None:
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     add(service, kind, method="POST", count=3)
     assert service.request().status == 200, "a GET is not struck"
@@ -350,7 +350,7 @@ def test_one_vm_or_all(service: ServiceProcess) -> None:
     assert asked == [429, 500, 429], "the oldest strikes"
 
 
-def test_only_the_document_and_only_whom_the_fleet_knows(service: ServiceProcess) -> None:
+def test_faults_apply_only_to_the_document_and_to_known_vms(service: ServiceProcess) -> None:
     add(service, "500", method="any", count=2)
     assert service.request(target="/metadata/versions").status == 200
     assert service.request(target="/metadata/instance?api-version=2021-02-01").status == 200
@@ -362,7 +362,7 @@ def test_only_the_document_and_only_whom_the_fleet_knows(service: ServiceProcess
 
 
 @pytest.mark.parametrize("kind", ["empty", "stall", "length", "stale"])
-def test_what_spoils_a_document_waits_for_one(service: ServiceProcess, kind: str) -> None:
+def test_a_fault_that_corrupts_documents_waits_for_one(service: ServiceProcess, kind: str) -> None:
     service.request_operation("restart", "web-0")
     tag = service.request().headers["etag"]
     add(service, kind, **({"delay": "0.05s"} if kind == "stall" else {}))
@@ -381,7 +381,7 @@ def test_what_spoils_a_document_waits_for_one(service: ServiceProcess, kind: str
 # --- How often, how long ------------------------------------------------------------------------------
 
 
-def test_a_count_a_length_and_both(service: ServiceProcess) -> None:
+def test_a_count_a_duration_and_both(service: ServiceProcess) -> None:
     add(service, "500", count=2)
     assert [service.request().status for _ in range(3)] == [500, 500, 200]
     add(service, "500", duration="10m")
@@ -409,7 +409,7 @@ def test_a_count_a_length_and_both(service: ServiceProcess) -> None:
     ]
 
 
-def test_answers_keep_their_order_behind_a_slow_one(service: ServiceProcess) -> None:
+def test_responses_keep_their_order_after_a_slow_one(service: ServiceProcess) -> None:
     add(service, "slow", delay="0.05s")
     add(service, "429")
     with Line(service) as line:

@@ -1,4 +1,4 @@
-"""Polls that are held until the document changes.
+"""Long polls: the response waits until the document changes.
 
 No hold of these tests may last its sixty seconds: the sockets give up long before, so what comes was woken.
 """
@@ -92,7 +92,7 @@ def statuses(reply: Reply) -> list[str]:
 # --- What ends a hold -----------------------------------------------------------------------------
 
 
-def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess]) -> None:
+def test_a_long_poll_gets_each_change_at_once(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
 
@@ -116,7 +116,7 @@ def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess
         assert held_while(lambda: service.advance("15m")) == ["Started"]
 
 
-def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[..., ServiceProcess]) -> None:
+def test_the_response_equals_a_poll_and_has_preference_applied(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     row = Row(name="", mark="", says="", answer=b"{}", tag=1, applied="wait=60")
     with Line(service) as line:
@@ -129,7 +129,7 @@ def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[.
         assert reply.body == service.request().body
 
 
-def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., ServiceProcess]) -> None:
+def test_a_change_that_the_version_does_not_show_ends_the_wait(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), version="2017-08-01"))
@@ -137,7 +137,7 @@ def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., 
         assert line.answer().body == b'{"DocumentIncarnation":1,"Events":[]}'
 
 
-def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess]) -> None:
+def test_a_change_of_another_group_does_not_end_the_wait(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag_of(service, "127.0.0.2")
     with Line(service) as line:
@@ -148,7 +148,7 @@ def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess])
         assert statuses(line.answer()) == ["Scheduled"]
 
 
-def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., ServiceProcess]) -> None:
+def test_an_approval_without_effect_does_not_end_the_wait(make: Callable[..., ServiceProcess]) -> None:
     shared = '[[host]]\nname = "shared"\n' + TWO_VMS.replace("[[vm]]", '[[vm]]\nhost = "shared"')
     service = make(fleet=shared)
     tag_of(service, "127.0.0.2")
@@ -164,7 +164,7 @@ def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., Servi
         assert statuses(line.answer()) == ["Started"]
 
 
-def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., ServiceProcess]) -> None:
+def test_the_wait_is_in_real_time(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line, Line(service) as short:
@@ -177,7 +177,7 @@ def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., ServicePro
         assert short.ask(POLL).status == 200
 
 
-def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., ServiceProcess]) -> None:
+def test_a_group_with_a_long_poll_does_not_become_inactive(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
@@ -192,7 +192,7 @@ def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Se
     assert not service.get_json("/v1/vms/first")["events_enabled"], "nobody waits any more"
 
 
-def test_who_hangs_up_does_not_count_as_listening(make: Callable[..., ServiceProcess]) -> None:
+def test_a_group_whose_long_poll_disconnected_becomes_inactive(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
@@ -202,7 +202,7 @@ def test_who_hangs_up_does_not_count_as_listening(make: Callable[..., ServicePro
     assert not service.get_json("/v1/vms/first")["events_enabled"]
 
 
-def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., ServiceProcess]) -> None:
+def test_a_star_and_a_list_of_tags_wait_too(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as star, Line(service) as several:
@@ -215,7 +215,7 @@ def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., Service
 # --- What is not held -----------------------------------------------------------------------------
 
 
-def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProcess]) -> None:
+def test_a_poll_that_need_not_wait_gets_its_response_at_once(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     at_once: list[tuple[str | None, str, int, str | None]] = [
@@ -236,7 +236,7 @@ def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProce
             assert (reply.status, reply.header("preference-applied")) == (status, applied), prefer
 
 
-def test_a_bad_request_is_refused_at_once(make: Callable[..., ServiceProcess]) -> None:
+def test_an_invalid_request_is_rejected_at_once(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
@@ -249,7 +249,7 @@ def test_a_bad_request_is_refused_at_once(make: Callable[..., ServiceProcess]) -
         assert [reply.header("preference-applied") for reply in replies] == [None] * 3
 
 
-def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProcess]) -> None:
+def test_a_long_poll_counts_once_for_the_rate_limit(make: Callable[..., ServiceProcess]) -> None:
     # One request in a hundred seconds: what enables the group is sent by the other VM of it.
     fleet = MANY.replace(f"count = {SEVERAL}", "count = 2").replace("127.0.1.1-127.0.2.245", "127.0.1.1-127.0.1.2")
     service = make(fleet=fleet, FOREWARN_RATE_LIMIT="0.01")
@@ -265,7 +265,7 @@ def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProc
 # --- The connection -------------------------------------------------------------------------------
 
 
-def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..., ServiceProcess]) -> None:
+def test_a_request_pipelined_after_a_long_poll_gets_its_response_after_it(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
@@ -279,7 +279,7 @@ def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..
         assert statuses(line.answer()) == ["Started"]
 
 
-def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable[..., ServiceProcess]) -> None:
+def test_connection_close_is_honoured_after_the_response(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "wait=60", ("Connection", "close")))
@@ -289,7 +289,7 @@ def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable
         assert line.rest() == b""
 
 
-def test_many_are_each_answered_once(make: Callable[..., ServiceProcess]) -> None:
+def test_each_of_many_long_polls_gets_one_response(make: Callable[..., ServiceProcess]) -> None:
     service = make(fleet=MANY)
     sources = [f"127.0.{1 + number // 256}.{number % 256}" for number in range(1, SEVERAL + 1)]
     tag = tag_of(service, sources[0])
@@ -321,7 +321,7 @@ def test_many_are_each_answered_once(make: Callable[..., ServiceProcess]) -> Non
 # --- The service and the fleet --------------------------------------------------------------------
 
 
-def test_a_stop_waits_for_no_hold(make: Callable[..., ServiceProcess]) -> None:
+def test_a_stop_does_not_wait_for_long_polls(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line, Line(service) as behind:
@@ -335,7 +335,7 @@ def test_a_stop_waits_for_no_hold(make: Callable[..., ServiceProcess]) -> None:
         assert (line.rest(), behind.rest()) == (b"", b"")
 
 
-def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., ServiceProcess]) -> None:
+def test_a_client_that_polls_again_after_a_crash_has_missed_nothing(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
@@ -353,7 +353,7 @@ def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., Ser
         assert statuses(line.ask(patient(tag))) == ["Scheduled"]
 
 
-def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., ServiceProcess]) -> None:
+def test_the_long_poll_of_a_removed_vm_ends_and_others_continue(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as staying, Line(service, "127.0.0.2") as leaving:
         hold(service, staying, patient(tag_of(service)))
@@ -366,7 +366,7 @@ def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., 
         assert statuses(staying.answer()) == ["Scheduled"]
 
 
-def test_an_address_that_is_given_to_another_vm_hears_of_that_one(make: Callable[..., ServiceProcess]) -> None:
+def test_an_address_that_moves_to_another_vm_gets_that_vms_document(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag_of(service, "127.0.0.2")
     service.request_operation("restart", "second")

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics: what those see who watch over the service itself."""
+"""Health, readiness and metrics of the service."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def metrics(service: ServiceProcess) -> dict[str, float]:
     return found
 
 
-def test_what_happens_is_counted(make_service: MakeService) -> None:
+def test_events_and_requests_are_counted(make_service: MakeService) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     for _ in range(3):
         tag = service.request().headers["etag"]
@@ -87,7 +87,7 @@ def test_every_metric_is_on_its_page(forewarn: Service) -> None:
     assert names == set(re.findall(r"^\| `(forewarn_\w+)`", page, re.MULTILINE))
 
 
-def test_what_is_due_late_is_measured_in_real_time(make_service: MakeService) -> None:
+def test_the_scheduler_delay_is_measured_in_real_time(make_service: MakeService) -> None:
     service = make_service("--speed", "3600", fleet=FLEET)
     service.document()
     event = service.request_operation("restart", "web-0")["events"][0]["id"]

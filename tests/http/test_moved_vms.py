@@ -122,7 +122,7 @@ def test_a_tag_of_the_old_group_brings_the_document_of_the_new_one(service: Serv
         assert [json.loads(reply.body)["Events"][0]["Resources"] for reply in replies] == [["new-0"]] * 3
 
 
-def test_a_vm_that_is_removed_is_not_found_until_it_is_back(service: ServiceProcess, lines: list[Line]) -> None:
+def test_a_removed_vm_gets_404_until_it_returns(service: ServiceProcess, lines: list[Line]) -> None:
     apply(service, REMOVED)
     for line in lines:
         replies = [line.ask(POLL) for _ in range(3)]
@@ -132,7 +132,7 @@ def test_a_vm_that_is_removed_is_not_found_until_it_is_back(service: ServiceProc
         assert [named(line) for _ in range(3)] == [["old-0"]] * 3
 
 
-def test_an_address_that_another_vm_takes_over_shows_what_that_vm_sees(
+def test_an_address_that_another_vm_takes_over_shows_that_vms_document(
     service: ServiceProcess, lines: list[Line]
 ) -> None:
     apply(service, TAKEN_OVER)

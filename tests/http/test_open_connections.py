@@ -1,4 +1,4 @@
-"""What a connection that stays open is told while the world changes around it."""
+"""An open connection gets correct responses while events and the fleet change."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_open_connection_loses_its_vm_and_gets_another(make_service: Callable
         assert [json.loads(line.ask(POLL).body)["Events"] for _ in range(3)] == [[]] * 3
 
 
-def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
+def test_a_vm_removed_during_its_first_poll_gets_no_document(
     make_service: Callable[..., ServiceProcess],
 ) -> None:
     service = make_service("--first-get-delay", "1h", fleet=TWO_VMS)

@@ -66,7 +66,7 @@ NOT_FOR_FUZZING = ("/v1/feed",)
 LENGTHS = ("notice", "duration", "by", "pause", "for", "delay")
 
 
-def test_the_description_is_what_the_script_makes() -> None:
+def test_the_checked_in_description_is_current() -> None:
     made = subprocess.run(
         [sys.executable, str(ROOT / "script" / "openapi"), "--print"], capture_output=True, timeout=60, check=True
     )
@@ -114,7 +114,7 @@ def narrowed() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", [pytest.param("as it is", marks=pytest.mark.deep), "for this fleet"])
-def test_no_answer_is_a_failure_or_undescribed(
+def test_no_response_is_a_server_error_or_undescribed(
     form: str, make_service: Callable[..., ServiceProcess], tmp_path: Path
 ) -> None:
     targets = ("--webhook-private-networks", "127.0.0.1/32")

@@ -1,4 +1,4 @@
-"""Requests cut into pieces, many in one write, and clients that do not read: answers whole and in order."""
+"""Split requests, pipelined requests, and clients that do not read: responses are complete and in order."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_two_requests_may_be_cut_anywhere(service: ServiceProcess) -> None:
             assert [line.answer().status, line.answer().status] == [200, 400]
 
 
-def test_empty_lines_between_requests_are_passed_over(service: ServiceProcess) -> None:
+def test_empty_lines_between_requests_are_skipped(service: ServiceProcess) -> None:
     with Line(service) as line:
         line.send(b"\r\n\r\n" + POLL + b"\r\n" + VERSIONS + b"\r\n\r\n" + POLL)
         assert [line.answer().status for _ in range(3)] == [200] * 3
@@ -97,7 +97,7 @@ def test_many_polls_in_one_write(service: ServiceProcess, count: int) -> None:
         assert {reply.masked for reply in replies} == {line.ask(POLL).masked}
 
 
-def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
+def test_responses_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
     before = service.document()
     event = service.request_operation("restart", name)["events"][0]["id"]
@@ -115,7 +115,7 @@ def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None
 
 
 @pytest.mark.parametrize("rubbish", [b"\x00\xff rubbish\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"X" * 40_000])
-def test_an_approval_under_way_is_answered_before_the_rubbish_behind_it(
+def test_a_pending_approval_gets_its_response_before_invalid_bytes_are_rejected(
     service: ServiceProcess, rubbish: bytes
 ) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
@@ -136,7 +136,7 @@ def test_requests_behind_one_that_closes_are_dropped(service: ServiceProcess) ->
         assert line.rest() == b""
 
 
-def test_thousands_of_requests_of_all_kinds_are_all_answered(service: ServiceProcess) -> None:
+def test_thousands_of_requests_of_all_kinds_all_get_responses(service: ServiceProcess) -> None:
     kinds = ((POLL, 200), (VERSIONS, 200), (POLL, 200), (BAD_POST, 400), (NOWHERE, 404))
     rounds = 2000
     with Line(service) as line:

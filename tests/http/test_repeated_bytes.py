@@ -42,7 +42,7 @@ def is_document(body: bytes) -> bool:
     return "DocumentIncarnation" in json.loads(body)
 
 
-def test_the_end_of_a_request_with_a_poll_behind_it_is_no_poll_when_it_comes_again(service: ServiceProcess) -> None:
+def test_the_end_of_a_request_followed_by_a_poll_is_not_taken_for_a_repeated_poll(service: ServiceProcess) -> None:
     malformed = 0
     for whole, place, status in CUT:
         end = whole[place:] + POLL
@@ -110,9 +110,7 @@ def test_a_poll_in_the_middle_of_a_header_belongs_to_that_head(service: ServiceP
 
 
 @pytest.mark.parametrize("half", [b"GET ", b"GET /metadata", b"GET /metadata/versions HTTP/1.1\r\n", POLL[:-2]])
-def test_a_poll_behind_half_a_request_is_what_a_new_connection_takes_it_for(
-    service: ServiceProcess, half: bytes
-) -> None:
+def test_a_poll_after_half_a_request_is_parsed_as_on_a_new_connection(service: ServiceProcess, half: bytes) -> None:
     with Line(service) as unused:
         expected = unused.ask(half + POLL)
     assert expected.status == 400

@@ -24,7 +24,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: row.name)
-def test_the_first_and_the_repeated_answer_are_those_of_the_list(world: World, row: Row) -> None:
+def test_the_first_and_the_repeated_response_match_the_list(world: World, row: Row) -> None:
     first, repeated = world.ask_first(row, times=2), world.ask_repeatedly(row, times=3)
     for reply in (*first, *repeated):
         assert world.named(reply) == row.expected
@@ -33,7 +33,7 @@ def test_the_first_and_the_repeated_answer_are_those_of_the_list(world: World, r
     assert len(set(numbers)) == len(numbers)
 
 
-def test_an_unknown_id_among_known_ones_approves_none(world: World) -> None:
+def test_an_unknown_id_among_known_ones_approves_nothing(world: World) -> None:
     row = next(row for row in ANSWERS if row.name == "approval with one id unknown")
     assert [reply.status for reply in world.ask_repeatedly(row, times=1)] == [400]
     assert not world.approved("untouched")
@@ -45,7 +45,7 @@ def test_an_approval_is_noted(world: World) -> None:
     assert world.approved("waiting")
 
 
-def test_the_list_names_each_answer_once_and_says_how_it_is_known() -> None:
+def test_the_list_has_each_response_once_with_its_source() -> None:
     names = [row.name for row in ANSWERS]
     assert len(names) == len(set(names))
     assert {row.mark for row in ANSWERS} == set(MARKS)

@@ -1,4 +1,4 @@
-"""Who may do what: every route and every role, as a table."""
+"""Permissions: every route and every role, as a table."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_table_has_every_route() -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "role", "may"), CELLS)
-def test_who_may(door: Door, method: str, path: str, role: str, may: bool) -> None:
+def test_each_role_has_its_permissions(door: Door, method: str, path: str, role: str, may: bool) -> None:
     """A parameter that nobody knows: who gets in is told so, and nothing happens."""
     target = path.replace("{id}", "none").replace("{name}", "none") + "?nonsense=1"
     answer = door.service.control(
@@ -143,7 +143,7 @@ def test_who_may(door: Door, method: str, path: str, role: str, may: bool) -> No
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/nothing", "/v1/events/../tokens", "//healthz"])
-def test_without_a_token_nothing_else_answers(door: Door, path: str) -> None:
+def test_without_a_token_all_other_routes_are_rejected(door: Door, path: str) -> None:
     assert door.service.control("GET", path, token="").status == 401
     assert door.service.control("GET", path, token=door.tokens["viewer"][:-1]).status == 401
     assert door.service.control("GET", path, token=door.tokens["viewer"]).status == 404
@@ -178,7 +178,7 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
     assert service.get_json(f"/v1/events/{foreign}")["status"] == "scheduled"
 
 
-def test_a_tenant_learns_nothing_of_hosts_and_of_others(door: Door) -> None:
+def test_a_tenant_sees_neither_hosts_nor_other_groups(door: Door) -> None:
     service, tenant = door.service, door.tokens["tenant"]
     host = service.get_json("/v1/vms/web-0")["host"]
     operation = request_one(service, "host-update", host=host)
