@@ -1,4 +1,4 @@
-"""Files that the agent's command line writes: where something else stands, it stays as it is."""
+"""Files that the agent's command line writes: it does not overwrite other files."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_a_bundle_behind_a_link_is_written_where_the_link_leads(folder: Path) ->
     assert names(folder / "versions") == {"1.pyz", "2.pyz"}
 
 
-def test_a_link_that_leads_to_itself_is_no_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_symbolic_link_to_itself_is_rejected(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "round").symlink_to("round")
     assert bundle("round") == 5
     assert "Cannot write round: " in capsys.readouterr().err
     assert (folder / "round").is_symlink()
 
 
-def test_what_could_not_be_written_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "a.pyz").write_text("older")
     before = names(folder)
 
@@ -88,7 +88,7 @@ def test_what_could_not_be_written_leaves_nothing_behind(folder: Path, monkeypat
     assert (folder / "a.pyz").read_text() == "older"
 
 
-def test_a_disk_that_is_full_stays_no_fuller_than_it_was(folder: Path) -> None:
+def test_a_write_to_a_full_disk_leaves_no_file(folder: Path) -> None:
     import resource
 
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -106,7 +106,7 @@ def test_a_name_as_long_as_names_may_be(folder: Path) -> None:
     assert names(folder) == {"units", name}
 
 
-def test_nobody_chooses_where_it_is_written_in_passing(folder: Path) -> None:
+def test_the_temporary_file_cannot_be_redirected(folder: Path) -> None:
     """In a folder that others write to, a name that can be guessed may lead elsewhere."""
     (folder / "precious").write_text("as it was")
     for number in range(os.getpid() - 2, os.getpid() + 3):
@@ -115,14 +115,14 @@ def test_nobody_chooses_where_it_is_written_in_passing(folder: Path) -> None:
     assert (folder / "precious").read_text() == "as it was"
 
 
-def test_a_unit_is_not_written_over_what_is_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_unit_replaces_only_a_regular_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_socket(folder / "units" / UNIT_NAME)
     assert install("--force") == 5
     assert f"Cannot write units/{UNIT_NAME}: it is a socket, and not a file. " in capsys.readouterr().err
     assert stat.S_ISSOCK((folder / "units" / UNIT_NAME).lstat().st_mode)
 
 
-def test_a_unit_that_is_masked_stays_masked(
+def test_a_masked_unit_stays_masked(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A pipe in place of the real one, which a mistake here would take from the whole machine.
@@ -137,7 +137,7 @@ def test_a_unit_that_is_masked_stays_masked(
     assert (folder / "units" / UNIT_NAME).readlink() == folder / "null"
 
 
-def test_a_unit_that_is_no_text_says_something_else(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_unit_that_is_not_text_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "units" / UNIT_NAME).write_bytes(b"\xff\xfe")
     assert install() == 4
     assert "says something else" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What has changed from one document to the next."""
+"""Changes from one document to the next."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def document(incarnation: int, *events: ScheduledEvent) -> EventsDocument:
     return EventsDocument(incarnation, events)
 
 
-def test_a_life_is_told_in_its_steps() -> None:
+def test_the_lifecycle_of_an_event_is_a_sequence_of_changes() -> None:
     account = ChangeTracker()
     course = [(), (told(1),), (told(1),), (told(1, NotBefore=LATER),), (told(1, "Started"),), ()]
     lines = [account.update(document(number, *events), number) for number, events in enumerate(course)]
@@ -51,17 +51,17 @@ def test_a_life_is_told_in_its_steps() -> None:
     assert (gone.over, gone.cancelled, gone.waits) == (True, False, False)
 
 
-def test_what_goes_before_it_started_was_cancelled() -> None:
+def test_an_event_that_disappears_before_its_start_was_cancelled() -> None:
     (gone,) = compare([told(1)], [])
     assert (gone.kind, gone.over, gone.cancelled, gone.event) == (GONE, False, True, told(1))
 
 
-def test_what_is_first_seen_started_has_started() -> None:
+def test_an_event_first_seen_as_started_is_a_start() -> None:
     (change,) = compare([], [told(1, "Started")])
     assert (change.kind, change.before, change.waits) == (STARTED, None, False)
 
 
-def test_changes_come_in_the_order_of_the_document_and_what_is_gone_last() -> None:
+def test_changes_have_the_order_of_the_document_with_removed_events_last() -> None:
     changes = compare([told(1), told(2), told(3)], [told(9), told(3, "Started"), told(2), told(4)])
     assert said(changes) == [(SCHEDULED, 9), (STARTED, 3), (SCHEDULED, 4), (GONE, 1)]
 
@@ -70,7 +70,7 @@ def test_an_event_that_is_listed_twice_is_one() -> None:
     assert said(compare([], [told(1), told(1, "Started")])) == [(SCHEDULED, 1)]
 
 
-def test_an_old_document_in_between_says_nothing_again() -> None:
+def test_an_older_document_repeats_no_change() -> None:
     account = ChangeTracker()
     account.update(document(1, told(1)), 0)
     account.update(document(2, told(1, "Started")), 1)
@@ -81,14 +81,14 @@ def test_an_old_document_in_between_says_nothing_again() -> None:
     assert account.update(document(3), 6) == []
 
 
-def test_a_document_that_went_back_adds_what_is_new_and_what_has_started() -> None:
+def test_a_document_with_an_older_incarnation_only_adds_new_and_started_events() -> None:
     account = ChangeTracker()
     account.update(document(192, told(1), told(2)), 0)
     assert said(account.update(document(1, told(3), told(2, "Started")), 1)) == [(SCHEDULED, 3), (STARTED, 2)]
     assert account.update(document(1, told(3), told(2, "Started")), 2) == []
 
 
-def test_one_that_stays_is_believed_in_the_end() -> None:
+def test_an_older_incarnation_that_persists_is_accepted() -> None:
     account = ChangeTracker()
     account.update(document(192, told(1)), 0)
     assert account.update(document(0), 100) == []
@@ -106,7 +106,7 @@ def test_it_may_go_on_at_the_lower_numbers_while_it_is_doubted() -> None:
     assert said(account.update(document(1, told(2)), 11)) == [(GONE, 1)]
 
 
-def test_doubt_begins_anew_when_the_right_document_was_there_in_between() -> None:
+def test_the_count_of_older_documents_restarts_after_a_current_one() -> None:
     account = ChangeTracker()
     account.update(document(192, told(1)), 0)
     for now in (1, 12, 23):
@@ -114,7 +114,7 @@ def test_doubt_begins_anew_when_the_right_document_was_there_in_between() -> Non
         assert account.update(document(192, told(1)), now + 9) == []
 
 
-def test_a_change_of_nobody_cannot_be_approved() -> None:
+def test_a_change_without_a_client_cannot_be_approved() -> None:
     with pytest.raises(ChangeWithoutClient):
         Change(SCHEDULED, told(1)).approve()
 
@@ -128,7 +128,7 @@ def test_a_change_of_nobody_cannot_be_approved() -> None:
         (Change(GONE, told(1), told(1)), False),
     ],
 )
-def test_only_what_waits_is_approved(change: Change, sent: bool) -> None:
+def test_only_a_scheduled_event_can_be_approved(change: Change, sent: bool) -> None:
     approved: list[bytes] = []
 
     def send(one: ScheduledEvent) -> bool:
@@ -147,7 +147,7 @@ DOCUMENTS = st.builds(
 
 
 @given(st.lists(st.tuples(DOCUMENTS, st.floats(0, 8)), max_size=20))
-def test_whatever_comes_each_event_has_an_orderly_life(course: list[tuple[EventsDocument, float]]) -> None:
+def test_each_event_has_a_valid_lifecycle_for_any_documents(course: list[tuple[EventsDocument, float]]) -> None:
     """Nothing goes that was not there, nothing is announced twice without having gone."""
     account, now = ChangeTracker(), 0.0
     there: dict[str, ScheduledEvent] = {}

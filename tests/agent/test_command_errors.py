@@ -1,4 +1,4 @@
-"""Whatever the command line meets, it says in a line: no home, no output, no end of a file."""
+"""Errors of the command line are one line: no home folder, closed output, endless files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 # --- Nowhere to write ---------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_said_and_counts_as_failed() -> None:
+def test_a_full_disk_is_reported_as_a_failure() -> None:
     for command in ("check agent.toml", "plan --event event.json", "--help", "status --state . --json", "check --help"):
         done = shell(f"agent {command} > /dev/full")
         assert done.stderr == "forewarn: Cannot write: No space left on device\n", command
@@ -73,7 +73,7 @@ def test_nothing_that_is_opened_later_gets_the_number_of_a_closed_output() -> No
     assert int(done.stdout) > 2
 
 
-def test_who_hears_no_errors_still_gets_the_code() -> None:
+def test_with_closed_stderr_the_exit_code_is_correct() -> None:
     done = shell("agent check missing.toml 2> /dev/full")
     assert (done.stdout, done.returncode) == ("", 2)
 
@@ -98,7 +98,7 @@ def test_a_terminal_of_any_alphabet_shows_any_name(folder: Path, encoding: str) 
         assert (done.stderr, done.returncode) == (b"", 0), command
 
 
-def test_an_error_of_the_system_that_nobody_has_expected_is_a_line(
+def test_an_unexpected_system_error_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Path) -> Path:
@@ -125,7 +125,7 @@ def homeless(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("run",), ("run", "--config", "agent.toml")])
-def test_who_has_no_home_says_where_the_state_is(arguments: tuple[str, ...]) -> None:
+def test_without_a_home_folder_the_error_asks_for_the_state_folder(arguments: tuple[str, ...]) -> None:
     done = homeless(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("forewarn: Nobody has said where the agent keeps what it has done")
@@ -137,12 +137,12 @@ def test_who_has_no_home_says_where_the_state_is(arguments: tuple[str, ...]) -> 
     "arguments",
     [("check", "agent.toml"), ("plan", "--config", "agent.toml", "--event", "event.json"), ("install", "--print")],
 )
-def test_who_needs_no_state_needs_no_home(arguments: tuple[str, ...]) -> None:
+def test_commands_without_state_need_no_home_folder(arguments: tuple[str, ...]) -> None:
     done = homeless(*arguments)
     assert (done.stderr, done.returncode) == ("", 0)
 
 
-def test_a_home_that_is_meant_and_not_there_is_named(folder: Path) -> None:
+def test_a_missing_home_folder_is_named(folder: Path) -> None:
     (folder / "agent.toml").write_text('[agent]\nstate = "~/agent"\n')
     done = homeless("check", "agent.toml")
     assert (
@@ -197,7 +197,7 @@ def test_a_config_may_come_through_a_pipe() -> None:
 )
 @pytest.mark.parametrize("now", ["0001-01-01T00:00:00Z", "2026-11-20T02:00:00Z", "9999-12-31T23:59:59Z"])
 @pytest.mark.parametrize("limit", ["", 'timeout = "3660d"\n'])
-def test_odd_moments_and_lengths_can_be_planned(
+def test_unusual_times_and_durations_can_be_planned(
     folder: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, object], now: str, limit: str
 ) -> None:
     (folder / "agent.toml").write_text(
@@ -216,26 +216,28 @@ def test_odd_moments_and_lengths_can_be_planned(
 
 
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "soon"])
-def test_a_moment_that_no_event_can_have_is_said(folder: Path, capsys: pytest.CaptureFixture[str], moment: str) -> None:
+def test_an_impossible_time_of_an_event_is_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], moment: str
+) -> None:
     (folder / "event.json").write_text(json.dumps({**EVENT, "NotBefore": moment}))
     assert main(["plan", "--config", "agent.toml", "--event", "event.json"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"NotBefore is {moment!r}" in line
 
 
-def test_an_interruption_of_any_length_is_given_as_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_of_any_duration_is_given_as_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "event.json").write_text(json.dumps({**EVENT, "DurationInSeconds": 10**30}))
     assert main(["plan", "--config", "agent.toml", "--event", "event.json"]) == 0
     assert "interruptions of at most 10s; the duration of this one is unknown" in capsys.readouterr().out
 
 
-def test_a_moment_before_all_time_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_before_the_minimum_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--event", "event.json", "--now", "0001-01-01T00:00:00+10:00"]) == 2
     assert "--now '0001-01-01T00:00:00+10:00' does not fit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["a..b", ".a", "x" * 64, "ü", "a b", "[::g]", "300.1.1.1", "-a", "a\udcff"])
-def test_what_is_no_host_is_said(folder: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
+def test_an_invalid_host_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
     assert main(["run", "--state", "state", "--listen", f"{host}:80"]) == 2
     error = capsys.readouterr().err
     assert "--listen" in error
@@ -259,7 +261,7 @@ def test_no_path_has_a_null_in_it(folder: Path, capsys: pytest.CaptureFixture[st
 # --- An agent that is started oddly -------------------------------------------------------------------
 
 
-def test_what_is_no_endpoint_leaves_no_state_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_endpoint_leaves_no_state_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--endpoint", "ftp://x", "--state", "state"]) == 2
     assert "(from --endpoint)" in capsys.readouterr().err
     assert not (folder / "state").exists()
@@ -273,7 +275,7 @@ def test_a_variable_that_is_no_endpoint_is_named(
     assert "(from FOREWARN_ENDPOINT)" in capsys.readouterr().err
 
 
-def test_an_agent_runs_though_nobody_hears_its_log(folder: Path) -> None:
+def test_an_agent_runs_with_closed_log_output(folder: Path) -> None:
     """It says over its socket that it does; and it can be stopped."""
     command = [sys.executable, "-m", "forewarn.agent", "run", "--state", "state"]
     process = subprocess.Popen(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "-", *command])

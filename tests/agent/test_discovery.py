@@ -1,4 +1,4 @@
-"""In which order the endpoint is looked for. Nothing is ever sent from here but to the loopback."""
+"""The order of endpoint discovery. These tests send only to loopback addresses."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ def put_leases(root: Path, *addresses: str) -> None:
     (folder / "dhclient.leases").write_text("".join(reversed(blocks)))
 
 
-def test_what_is_given_is_used_and_nothing_is_tried(tmp_path: Path) -> None:
+def test_a_configured_endpoint_is_used_without_a_check(tmp_path: Path) -> None:
     put_leases(tmp_path, "10.0.0.1")
     network = Network("169.254.169.254", "10.0.0.1")
     found = find_endpoint("127.0.0.1:1", {"FOREWARN_ENDPOINT": "127.0.0.1:2"}, tmp_path, network.reachable)
     assert (found.url, found.origin, network.tried) == ("http://127.0.0.1:1", "--endpoint", [])
 
 
-def test_who_gave_it_is_said() -> None:
+def test_the_source_of_the_endpoint_is_reported() -> None:
     assert find_endpoint("127.0.0.1:1", {}, given_by="agent.toml").origin == "agent.toml"
 
 
-def test_else_the_environment_is_used_and_nothing_is_tried(tmp_path: Path) -> None:
+def test_the_environment_is_second_and_used_without_a_check(tmp_path: Path) -> None:
     network = Network("169.254.169.254")
     found = find_endpoint("", {"FOREWARN_ENDPOINT": "http://127.0.0.1:2/"}, tmp_path, network.reachable)
     assert (found.url, found.origin, network.tried) == ("http://127.0.0.1:2", "FOREWARN_ENDPOINT", [])
 
 
-def test_the_environment_is_that_of_the_process_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREWARN_ENDPOINT", "127.0.0.1:3")
     assert find_endpoint(reachable=Network().reachable).url == "http://127.0.0.1:3"
 
 
 @pytest.mark.parametrize(("given", "variable"), [("http://", "127.0.0.1:2"), ("", "ftp://127.0.0.1")])
-def test_a_mistake_in_what_is_given_is_not_passed_over(tmp_path: Path, given: str, variable: str) -> None:
+def test_an_invalid_configured_endpoint_is_an_error(tmp_path: Path, given: str, variable: str) -> None:
     network = Network("169.254.169.254")
     with pytest.raises(BadEndpoint):
         find_endpoint(given, {"FOREWARN_ENDPOINT": variable}, tmp_path, network.reachable)
     assert network.tried == []
 
 
-def test_else_the_link_local_address(tmp_path: Path) -> None:
+def test_the_link_local_address_is_third(tmp_path: Path) -> None:
     put_leases(tmp_path, "10.0.0.1")
     network = Network("169.254.169.254", "10.0.0.1")
     found = find_endpoint("", {"FOREWARN_ENDPOINT": " "}, tmp_path, network.reachable)
@@ -72,7 +72,7 @@ def test_else_the_link_local_address(tmp_path: Path) -> None:
     assert network.tried == [("169.254.169.254", 80)]
 
 
-def test_else_the_first_address_of_option_245_that_takes_a_connection(tmp_path: Path) -> None:
+def test_the_first_reachable_address_of_option_245_is_fourth(tmp_path: Path) -> None:
     put_leases(tmp_path, "10.0.0.1", "10.0.0.2", "10.0.0.3")
     network = Network("10.0.0.2", "10.0.0.3")
     found = find_endpoint("", {}, tmp_path, network.reachable)
@@ -81,7 +81,7 @@ def test_else_the_first_address_of_option_245_that_takes_a_connection(tmp_path: 
     assert network.tried == [("169.254.169.254", 80), ("10.0.0.1", 80), ("10.0.0.2", 80)]
 
 
-def test_else_the_first_address_of_option_245(tmp_path: Path) -> None:
+def test_otherwise_the_first_address_of_option_245_is_used(tmp_path: Path) -> None:
     put_leases(tmp_path, "10.0.0.1", "10.0.0.2")
     assert find_endpoint("", {}, tmp_path, Network().reachable).url == "http://10.0.0.1:80"
 
@@ -93,7 +93,7 @@ def test_an_address_is_tried_once(tmp_path: Path) -> None:
     assert network.tried == [("169.254.169.254", 80), ("10.0.0.1", 80)]
 
 
-def test_else_it_is_said_what_was_tried(tmp_path: Path) -> None:
+def test_the_error_lists_what_was_tried(tmp_path: Path) -> None:
     with pytest.raises(EndpointNotFound) as error:
         find_endpoint("", {}, tmp_path, Network().reachable)
     for said in ("169.254.169.254", "option 245", "dhclient", "systemd-networkd", "NetworkManager", "udhcpc"):
@@ -101,7 +101,7 @@ def test_else_it_is_said_what_was_tried(tmp_path: Path) -> None:
     assert "--endpoint or FOREWARN_ENDPOINT" in str(error.value)
 
 
-def test_a_connection_is_made_straight_whatever_proxies_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_ignores_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as proxy, socket.create_server(("127.0.0.1", 0)) as server:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
@@ -114,5 +114,5 @@ def test_a_connection_is_made_straight_whatever_proxies_there_are(monkeypatch: p
     assert not accepts("127.0.0.1", port)
 
 
-def test_a_name_that_is_none_takes_no_connection() -> None:
+def test_an_invalid_name_is_not_reachable() -> None:
     assert not accepts("127.0.0.1\0", 80)

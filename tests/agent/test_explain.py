@@ -1,4 +1,4 @@
-"""A config in words, and what is doubtful about it."""
+"""The explanation of a config, and its warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ M = timedelta(minutes=1)
 PEERS = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member("web-0", "h", 1), Member("web-1", "h", 2)), 10 * M)
 
 
-def test_a_whole_rule_in_words() -> None:
+def test_a_complete_rule() -> None:
     rule = Rule(
         "web",
         on=("Reboot", "Redeploy", "Freeze"),
@@ -58,7 +58,7 @@ def test_a_whole_rule_in_words() -> None:
     ]
 
 
-def test_a_rule_that_says_as_little_as_possible() -> None:
+def test_a_minimal_rule() -> None:
     lines = explain(config(Rule("rule 1")))
     assert lines[2:6] == [
         "1. rule 1: any event",
@@ -93,11 +93,11 @@ def test_no_rules() -> None:
         (Rule("a", prepare=("x", "y"), undo=("x",)), "     1. x (command, at most 1m): start x"),
     ],
 )
-def test_each_choice_has_its_words(rule: Rule, line: str) -> None:
+def test_each_choice_has_its_text(rule: Rule, line: str) -> None:
     assert any(line in each for each in explain(config(rule)))
 
 
-def test_what_has_nothing_to_undo_is_not_listed() -> None:
+def test_handlers_without_undo_are_not_listed() -> None:
     found = config(Rule("a", prepare=("x",)), handlers=(named("x", undo=""),))
     assert explain(found)[-3] == "   undo     nothing"
 
@@ -165,11 +165,11 @@ def test_doubts(rules: list[Rule], doubt: str) -> None:
     assert explain(found)[-1] == f"warning: {doubt}"
 
 
-def test_a_handler_that_nobody_uses() -> None:
+def test_an_unused_handler_is_a_warning() -> None:
     assert config_warnings(config(handlers=(named("x"),))) == ["No rule uses handler x."]
 
 
-def test_peers_that_nobody_needs() -> None:
+def test_unused_peers_are_a_warning() -> None:
     found = config(Rule("a", prepare=("x",)))._replace(peers=PEERS)
     assert config_warnings(found) == ['There is a [peers] table, but no rule has approve = "leader".']
 
@@ -210,12 +210,12 @@ events = st.builds(
 
 
 @given(rules, rules, events)
-def test_what_is_said_never_to_be_reached_is_not(earlier: Rule, later: Rule, event: ScheduledEvent) -> None:
+def test_a_rule_reported_as_unreachable_never_matches(earlier: Rule, later: Rule, event: ScheduledEvent) -> None:
     covered = all(_covers(earlier, later, kind) for kind in later.on or ("",))
     assert not (covered and later.matches(event, NOW)) or earlier.matches(event, NOW)
 
 
-def test_a_handler_of_ones_own_that_cannot_describe_itself_is_explained_all_the_same() -> None:
+def test_a_custom_handler_whose_description_fails_is_explained() -> None:
     class Mute(Words):
         def describe(self, action: str) -> str:
             raise KeyError(action)
@@ -228,7 +228,7 @@ def test_a_handler_of_ones_own_that_cannot_describe_itself_is_explained_all_the_
     assert plan(whole, told(), NOW, "web-0").steps[0].does == says
 
 
-def test_a_handler_of_ones_own_that_says_nothing_does_nothing() -> None:
+def test_a_custom_handler_without_a_description_does_nothing() -> None:
     class Silent(Words):
         def describe(self, action: str) -> str:
             return None  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Which handler a config means: one that comes along, an installed one, or a file of one's own."""
+"""Loading of handlers: built-in, installed, or from a file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Greet(Handler):
 """
 
 
-def test_every_kind_is_there_and_nothing_else() -> None:
+def test_the_built_in_kinds() -> None:
     assert kinds() == ["command", "haproxy", "log", "process", "systemd", "webhook"]
 
 
 @pytest.mark.parametrize("kind", ["comand", "program", "handler", "finding", "../x", "os"])
-def test_an_unknown_kind_is_refused_with_those_that_there_are(kind: str) -> None:
+def test_an_unknown_kind_is_rejected_with_the_known_kinds(kind: str) -> None:
     with pytest.raises(
         BadAgentConfig, match=r"agent.toml:2: handler.it.kind: .* is not one of command, haproxy, log"
     ) as e:
@@ -46,7 +46,7 @@ def test_an_unknown_kind_is_refused_with_those_that_there_are(kind: str) -> None
     assert ("Did you mean 'command'" in str(e.value)) == (kind == "comand")
 
 
-def test_no_kind_at_all_is_refused() -> None:
+def test_a_missing_kind_is_rejected() -> None:
     with pytest.raises(
         BadAgentConfig, match=r"kind: Is missing. Write one of command, .* or give the `file` of your own"
     ):
@@ -92,14 +92,14 @@ def test_of_several_handlers_in_a_file_one_is_named(tmp_path: Path) -> None:
         (OWN.replace("options.refuse", "self.no_such_thing.refuse"), "Cannot create the handler: AttributeError: "),
     ],
 )
-def test_a_file_that_is_no_handler_is_refused_in_words(tmp_path: Path, code: str | None, problem: str) -> None:
+def test_a_file_without_a_handler_is_a_clear_error(tmp_path: Path, code: str | None, problem: str) -> None:
     if code is not None:
         (tmp_path / "own.py").write_text(code)
     with pytest.raises(BadAgentConfig, match=f"(?s)agent.toml:2: handler.it.file: .*{problem}"):
         handler_of('file = "own.py"', tmp_path)
 
 
-def test_kind_and_file_together_are_refused(tmp_path: Path) -> None:
+def test_kind_and_file_together_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadAgentConfig, match="Give either kind or file"):
         handler_of('kind = "log"\nfile = "own.py"', tmp_path)
 
@@ -130,12 +130,12 @@ def test_an_installed_handler_is_a_kind() -> None:
         ("gret", "is not one of command, .*webhook, broken, greet, other. Did you mean 'greet'"),
     ],
 )
-def test_an_installed_one_that_is_none_is_refused_in_words(kind: str, problem: str) -> None:
+def test_an_invalid_installed_handler_is_a_clear_error(kind: str, problem: str) -> None:
     with pytest.raises(BadAgentConfig, match=problem):
         handler_of(f'kind = "{kind}"')
 
 
-def test_kinds_are_found_inside_of_a_single_file(tmp_path: Path) -> None:
+def test_kinds_are_found_in_the_single_file_agent(tmp_path: Path) -> None:
     bundle = tmp_path / "agent.pyz"
     zipapp.create_archive(
         ROOT / "src",
@@ -151,7 +151,7 @@ def test_kinds_are_found_inside_of_a_single_file(tmp_path: Path) -> None:
     assert found == kinds()
 
 
-def test_an_agent_loads_only_what_it_uses() -> None:
+def test_an_agent_loads_only_the_handlers_that_it_uses() -> None:
     """What is large is loaded when it is needed: most agents wait for days, and some wait with little memory."""
     code = "import sys; from forewarn.agent.config_file import read_text; read_text({!r}, '', ''); print(*sys.modules)"
     needed = {"haproxy": 'socket = "/a"\nserver = "b/c"', "process": 'pid_file = "/a"', "systemd": 'unit = "a"'}

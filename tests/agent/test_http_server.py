@@ -80,13 +80,13 @@ def echo(request: LocalRequest) -> LocalResponse:
 @pytest.mark.parametrize(
     "head", [b"GET /x HTTP/1.1\r\nA: b\r\n\r\n", b"GET /x HTTP/1.1\nA: b\n\n", b"GET /x HTTP/1.0\na: b\r\n\n"]
 )
-def test_a_head_ends_with_its_empty_line_and_what_follows_is_not_of_it(head: bytes) -> None:
+def test_a_header_ends_at_its_empty_line(head: bytes) -> None:
     with serving(echo) as door:
         assert door.ask(head) == b"127.0.0.1 GET /x b"
         assert door.ask(head + b"body\r\n\r\n") == b"127.0.0.1 GET /x b"
 
 
-def test_an_answer_is_one_and_ends_its_connection() -> None:
+def test_a_connection_gets_one_response_and_is_closed() -> None:
     with serving(lambda _: LocalResponse(405, b"no", (("Allow", "GET"),))) as door, door.connect() as line:
         line.sendall(ASK + ASK)
         told = b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\nConnection: close\r\nAllow: GET\r\n\r\nno"
@@ -94,7 +94,7 @@ def test_an_answer_is_one_and_ends_its_connection() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "BREW"])
-def test_every_method_is_asked_about(method: str) -> None:
+def test_every_method_reaches_the_application(method: str) -> None:
     with serving(echo) as door:
         assert (
             door.ask(f"{method} / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody".encode())
@@ -115,7 +115,7 @@ def test_every_method_is_asked_about(method: str) -> None:
         b"\x00\xff\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_known_as_such(garbage: bytes) -> None:
+def test_an_invalid_request_is_recognized(garbage: bytes) -> None:
     errors = []
 
     def answer(request: LocalRequest) -> LocalResponse:
@@ -152,7 +152,7 @@ def test_a_head_that_is_too_long(head: bytes) -> None:
     assert [request.error for request in requests] == [431]  # asked about once, however much came
 
 
-def test_a_head_of_just_the_size_is_taken() -> None:
+def test_a_header_of_exactly_the_maximum_size_is_accepted() -> None:
     head = b"GET / HTTP/1.1\r\nA: " + b"x" * 77 + b"\r\n\r\n"
     with serving(echo, max_head_size=len(head)) as door:
         assert door.ask(head).endswith(b"x")
@@ -160,7 +160,7 @@ def test_a_head_of_just_the_size_is_taken() -> None:
         assert door.ask(head + b"more") == b"127.0.0.1   "
 
 
-def test_a_long_answer_comes_whole_and_others_need_not_wait_for_it() -> None:
+def test_a_long_response_is_complete_and_does_not_block_others() -> None:
     long = b"0123456789" * 2_000_000  # more than fits between the two
 
     def answer(request: LocalRequest) -> LocalResponse:
@@ -173,7 +173,7 @@ def test_a_long_answer_comes_whole_and_others_need_not_wait_for_it() -> None:
         assert body_from(slow) == long
 
 
-def test_an_answer_is_not_lost_to_whoever_goes_on_sending() -> None:
+def test_a_client_that_keeps_sending_gets_its_response() -> None:
     with serving(well) as door, door.connect() as line:
         line.sendall(ASK)
         assert line.recv(4) == b"HTTP"
@@ -181,7 +181,7 @@ def test_an_answer_is_not_lost_to_whoever_goes_on_sending() -> None:
         assert all_from(line).endswith(b"well")
 
 
-def test_one_who_is_to_be_told_nothing_is_sent_away() -> None:
+def test_a_client_without_a_response_is_disconnected() -> None:
     with (
         serving(lambda request: None if request.target == "/stranger" else well(request)) as door,
         door.connect() as line,
@@ -191,7 +191,7 @@ def test_one_who_is_to_be_told_nothing_is_sent_away() -> None:
         assert door.ask() == b"well"
 
 
-def test_a_request_that_cannot_be_answered_is_no_end_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_the_application_does_not_end_the_server(caplog: pytest.LogCaptureFixture) -> None:
     def answer(request: LocalRequest) -> LocalResponse:
         if request.target == "/bad":
             raise RuntimeError("beside itself")
@@ -228,7 +228,7 @@ def test_listeners_of_several_kinds() -> None:
 # Who takes room, time or descriptors.
 
 
-def test_the_oldest_makes_room_and_those_who_say_nothing_keep_nobody_out() -> None:
+def test_the_oldest_idle_connection_is_closed_for_a_new_one() -> None:
     with serving(well, timeout_seconds=1000.0) as door, ExitStack() as stack:  # they would not go by themselves
         silent = [stack.enter_context(door.connect()) for _ in range(32)]
         for line in silent:
@@ -239,7 +239,7 @@ def test_the_oldest_makes_room_and_those_who_say_nothing_keep_nobody_out() -> No
         assert body_from(silent[-1]) == b"well"  # only as many go as must
 
 
-def test_whoever_is_being_answered_does_not_make_room() -> None:
+def test_a_connection_with_a_pending_response_is_not_closed_for_a_new_one() -> None:
     asked, go_on = threading.Semaphore(0), threading.Event()
 
     def answer(request: LocalRequest) -> LocalResponse:
@@ -267,7 +267,7 @@ def test_whoever_is_being_answered_does_not_make_room() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /", ASK], ids=["nothing", "a part", "all, and stays"])
-def test_whoever_takes_too_long_is_sent_away(said: bytes) -> None:
+def test_a_slow_client_is_disconnected(said: bytes) -> None:
     door = Door(well, timeout_seconds=0.1)
     with door.connect() as line:
         line.sendall(said)
@@ -288,7 +288,7 @@ def test_to_send_slowly_does_not_buy_time(begin: bytes) -> None:
             send_on(line)
 
 
-def test_without_descriptors_the_oldest_goes_the_others_go_on_and_newcomers_wait(
+def test_without_file_descriptors_the_oldest_is_closed_and_new_clients_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -320,7 +320,7 @@ def test_without_descriptors_the_oldest_goes_the_others_go_on_and_newcomers_wait
 # Beginning and ending.
 
 
-def test_whoever_comes_before_it_is_served_waits() -> None:
+def test_a_client_that_connects_before_the_start_waits() -> None:
     door = Door(well)
     with door.connect() as line:
         line.sendall(ASK)
@@ -342,7 +342,7 @@ def test_it_stops_at_once_and_leaves_nothing() -> None:
         assert not any(thread.name == "door" for thread in threading.enumerate())
 
 
-def test_one_that_was_never_started_gives_the_address_back() -> None:
+def test_a_server_that_was_never_started_releases_its_address() -> None:
     door = Door(well)
     door.server.stop()
     door.server.stop()

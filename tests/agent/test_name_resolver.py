@@ -1,4 +1,4 @@
-"""Asking for this machine's name, when the endpoint has its troubles."""
+"""The VM name from an endpoint that fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def until_settled() -> NameResolver:
     raise AssertionError("it waits for ever")
 
 
-def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_during_a_long_failure_the_host_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert until_settled().me(nobody).name == socket.gethostname()
     monkeypatch.setattr(identity, "RETRY_SECONDS", 0.0)
     asked = until_settled()
@@ -44,12 +44,12 @@ def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: py
 
 
 @pytest.mark.parametrize("status", [400, 404])
-def test_an_endpoint_without_names_is_not_asked_again(status: int) -> None:
+def test_an_endpoint_without_names_gets_no_second_request(status: int) -> None:
     asked = NameResolver("")
     asked.me(lambda _: EndpointResponse(status, {}, b"", None))
     assert asked.is_known
     assert asked.me(nobody).name == socket.gethostname()
 
 
-def test_what_is_given_is_not_asked_for() -> None:
+def test_a_configured_name_needs_no_request() -> None:
     assert NameResolver("mine").me(nobody).name == "mine"

@@ -1,4 +1,4 @@
-"""Whom agents believe, and whom they answer: other secrets, old answers, captured questions, strangers."""
+"""Authentication between agents: wrong secrets, replayed responses and requests, unknown senders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_another_secret_is_no_member(make_machines: Callable[..., Machines], cap
     assert all(line.endswith(" address=127.0.0.1") for line in rejected)
 
 
-def test_an_old_answer_is_not_taken_again(
+def test_a_replayed_response_is_rejected(
     make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
 ) -> None:
     machines = make_machines(2)
@@ -60,7 +60,7 @@ def test_an_old_answer_is_not_taken_again(
     machines.until_logged(caplog, "web-1 sent a response without a valid signature.")
 
 
-def test_an_answer_of_one_does_not_stand_for_another(
+def test_a_response_of_another_member_is_rejected(
     make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
 ) -> None:
     machines = make_machines(3)
@@ -111,7 +111,7 @@ GOOD = write_status(StatusMessage("web-1", 1.0, ()))
         (signed(write_status(StatusMessage("web-7", 1.0, ()))), "has the address of web-7"),
     ],
 )
-def test_what_is_no_answer_is_said_once_and_not_believed(
+def test_an_invalid_response_is_logged_once_and_ignored(
     make_machines: Callable[..., Machines],
     caplog: pytest.LogCaptureFixture,
     answer: Callable[[bytes], bytes],
@@ -152,7 +152,7 @@ def challenge_of(address: tuple[str, int]) -> str:
     return head.partition(f"{CHALLENGE}: ")[2].partition("\r\n")[0]
 
 
-def test_a_member_is_answered(make_machines: Callable[..., Machines]) -> None:
+def test_a_member_gets_a_response(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(1)
     group = machines.groups["web-0"]
     group.report(EVENT, ["web-0", "web-1"], PREPARING)
@@ -163,7 +163,7 @@ def test_a_member_is_answered(make_machines: Callable[..., Machines]) -> None:
     assert told["events"][0]["state"] == PREPARING
 
 
-def test_a_question_is_answered_once(make_machines: Callable[..., Machines]) -> None:
+def test_a_replayed_request_gets_no_response(make_machines: Callable[..., Machines]) -> None:
     """Also where it was captured on its way, and after a restart of the machine that was asked."""
     machines = make_machines(2)
     machines.report(READY)
@@ -229,7 +229,7 @@ def test_a_stranger_learns_nothing(make_machines: Callable[..., Machines], reque
     assert call(group.address, right) == told.encode()
 
 
-def test_a_member_that_means_another_machine_is_told_so_and_nothing_else(
+def test_a_request_for_another_machine_gets_only_that_error(
     make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each time; in the log it is once."""
@@ -259,7 +259,7 @@ def settings(host: str, port: int) -> PeersSettings:
     return PeersSettings((host, port), SECRET, (), timedelta(seconds=1))
 
 
-def test_an_address_that_is_taken_is_named() -> None:
+def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PeersNotListening, match=rf"\[peers\] listen: 127\.0\.0\.1:{port} cannot be listened on"):
@@ -272,7 +272,7 @@ def test_an_address_that_is_not_of_this_machine_is_named(host: str) -> None:
         PeerGroup(settings(host, 0), lambda: None)
 
 
-def test_one_that_was_never_started_gives_the_address_back() -> None:
+def test_a_group_that_was_never_started_releases_its_address() -> None:
     group = PeerGroup(settings("127.0.0.1", 0), lambda: None)
     group.stop()
     socket.create_server(group.address).close()

@@ -1,4 +1,4 @@
-"""What would be done about an event, and when."""
+"""The plan for an event: steps and times."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_leader_approves_for_several() -> None:
     assert stranger.text == "no: db-0 is not in [peers] members"
 
 
-def test_what_has_started_is_prepared_for_at_once() -> None:
+def test_a_started_event_is_prepared_at_once() -> None:
     found = plan(config(RULE._replace(lead=5 * M)), told(status="Started"), NOW, ME)
     assert found.steps[0].earliest == NOW
     assert "the event has already started" in found.reasons
@@ -112,7 +112,7 @@ def test_what_has_started_is_prepared_for_at_once() -> None:
     assert odd.steps[0].earliest == NOW
 
 
-def test_what_is_only_undone_is_not_when_the_event_is_cancelled() -> None:
+def test_a_handler_with_only_undo_does_not_run_for_a_cancelled_event() -> None:
     whole = config(Rule("after", undo=("web",)))
     assert plan_lines(plan(whole, told(), NOW, ME))[-1] == "  when the event is over: web would start web"
     assert "   undo     when the event is over:" in explain(whole)
@@ -121,7 +121,7 @@ def test_what_is_only_undone_is_not_when_the_event_is_cancelled() -> None:
     assert "   undo     when the event is over or cancelled:" in explain(both)
 
 
-def test_no_rule_fits_and_each_says_why() -> None:
+def test_without_a_matching_rule_each_rule_gives_its_reason() -> None:
     rules = (
         Rule("freeze", on=("Freeze", "Preempt")),
         Rule("mine", source="User"),
@@ -184,13 +184,13 @@ def test_the_plan_for_programs() -> None:
     assert plan_json(plan(config(), told(), NOW, ME))["approval"] is None
 
 
-def test_an_event_is_told_in_any_letter_case_and_a_name_twice_is_one_machine() -> None:
+def test_names_ignore_letter_case_and_duplicates() -> None:
     found = plan(config(RULE), told(EventStatus="scheduled", Resources=[ME, ME]), NOW, ME)
     assert found.approval is not None
     assert found.approval.at == NOW
 
 
-def test_what_nobody_knows_the_moment_of_is_not_approved_before_it() -> None:
+def test_an_event_without_a_time_is_not_approved_relative_to_it() -> None:
     found = plan(config(RULE._replace(approve_lead=M)), told(NotBefore=""), NOW, ME)
     assert found.approval is not None
     assert found.approval.at is None
@@ -302,7 +302,7 @@ events = st.builds(
 
 @settings(max_examples=amount(2000, 400))
 @given(configs, events | events | events | events.map(lambda event: event._replace(not_before=None)))
-def test_the_plan_is_what_the_decisions_make(whole: Config, event: ScheduledEvent) -> None:
+def test_the_plan_matches_the_decisions(whole: Config, event: ScheduledEvent) -> None:
     found = plan(whole, event, NOW, ME)
     quick, slow = course(whole, event, slow=False), course(whole, event, slow=True)
     assert {step.handler: step.earliest for step in found.steps} == quick.begun

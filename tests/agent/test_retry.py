@@ -1,4 +1,4 @@
-"""How long is waited."""
+"""Pauses and timeouts of requests."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def test_pauses_begin_near_a_second_and_double_up_to_the_longest() -> None:
     assert [pause_after("failing", number, 1.0) for number in range(1, 8)] == [1, 2, 4, 8, 10, 10, 10]
 
 
-def test_luck_spreads_them_also_the_longest() -> None:
+def test_jitter_spreads_all_pauses() -> None:
     for number in (1, 3, 1000):
         assert (
             pause_after("failing", number, 0.0) < pause_after("failing", number, 0.5) < pause_after("gone", number, 1)
         )
 
 
-def test_who_was_throttled_pauses_a_second_at_least() -> None:
+def test_the_pause_after_429_is_at_least_a_second() -> None:
     assert pause_after("failing", 1, 0.0) < 1 == pause_after("throttled", 1, 0.0)
 
 
 @pytest.mark.parametrize(("asked", "pause"), [(None, 1), (0.0, 1), (3.0, 3), (10.0, 10), (86400.0, 10)])
-def test_what_the_endpoint_asks_for_is_heeded_as_far_as_a_preempt_allows(asked: float | None, pause: float) -> None:
+def test_retry_after_is_used_up_to_the_maximum_pause(asked: float | None, pause: float) -> None:
     assert pause_after("throttled", 1, 1.0, asked) == pause
 
 
@@ -39,16 +39,16 @@ def test_no_pause_is_too_short_or_too_long(kind: str, in_a_row: int, luck: float
     assert MIN_PAUSE <= pause_after(kind, in_a_row, luck, asked) <= MAX_PAUSE
 
 
-def test_the_first_answer_may_take_two_minutes_and_others_may_not() -> None:
+def test_only_the_first_response_may_take_two_minutes() -> None:
     assert response_seconds(has_document=False, timeouts=0) == 130
     assert response_seconds(has_document=True, timeouts=0) == 10
 
 
-def test_after_silence_there_is_more_time_but_no_more_than_a_preempt_leaves() -> None:
+def test_after_a_timeout_the_next_timeout_is_longer_up_to_a_maximum() -> None:
     assert [response_seconds(has_document=True, timeouts=number) for number in (1, 2, 3, 99)] == [25] * 4
 
 
-def test_at_rest_it_is_one_poll_in_its_time_whatever_the_exchange_took() -> None:
+def test_the_poll_interval_includes_the_time_of_the_request() -> None:
     pace = RequestPacer(1.0)
     assert pace.admit(100.0, is_poll=True) == 0
     assert pace.pause(100.25, 100.0, at_once=False) == 0.75

@@ -1,4 +1,4 @@
-"""Which rule an event is taken by."""
+"""The rule that matches an event."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ MINUTES = timedelta(minutes=1)
         ({"min_notice": timedelta(0)}, {"status": "Started"}, True),
     ],
 )
-def test_a_rule_fits(rule: dict[str, Any], event: dict[str, Any], fits: bool) -> None:
+def test_a_rule_matches(rule: dict[str, Any], event: dict[str, Any], fits: bool) -> None:
     assert Rule("r", **rule).matches(told(**event), NOW) is fits
 
 
-def test_the_first_that_fits_is_taken() -> None:
+def test_the_first_matching_rule_is_used() -> None:
     rules = (Rule("freeze", on=("Freeze",)), Rule("first"), Rule("second"))
     chosen = choose_rule(rules, told(), NOW)
     assert chosen is not None

@@ -1,4 +1,4 @@
-"""What an agent shows of itself: health, readiness, metrics and status, over TCP and over its own socket."""
+"""Health, readiness, metrics and status of an agent, over TCP and over its Unix socket."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_head_has_the_headers_alone(pages: StatusPages) -> None:
     assert raw(pages, b"HEAD /status HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
 
 
-def test_what_is_not_asked_well(pages: StatusPages, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_requests(pages: StatusPages, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     status, headers, _ = ask(pages, "/status", "POST")
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
     assert raw(pages, b"hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
@@ -111,14 +111,14 @@ def test_what_is_not_asked_well(pages: StatusPages, said: Said, monkeypatch: pyt
     assert ask(pages, "/healthz")[0] == 200
 
 
-def test_what_cannot_be_shown_is_no_end_of_the_pages(pages: StatusPages, said: Said) -> None:
+def test_an_error_in_a_page_does_not_end_the_server(pages: StatusPages, said: Said) -> None:
     said.value = snapshot(now="noon", odd={1})
     assert ask(pages, "/metrics")[0] == 500
     assert ask(pages, "/status")[0] == 500
     assert ask(pages, "/healthz")[0] == 200
 
 
-def test_the_socket_is_for_its_owner_alone_and_as_deep_as_anybody_likes(said: Said, tmp_path: Path) -> None:
+def test_only_the_owner_can_use_the_socket_and_its_path_can_be_long(said: Said, tmp_path: Path) -> None:
     folder = tmp_path / ("deep" * 20) / ("down" * 20)
     assert len(str(folder)) > 107
     with StatusPages(said, folder):
@@ -131,7 +131,7 @@ def test_the_socket_is_for_its_owner_alone_and_as_deep_as_anybody_likes(said: Sa
     assert os.listdir(folder) == []  # noqa: PTH208 - nothing at all is left
 
 
-def test_what_a_killed_agent_has_left_is_replaced(said: Said, tmp_path: Path) -> None:
+def test_the_socket_of_a_killed_agent_is_replaced(said: Said, tmp_path: Path) -> None:
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / SOCKET_NAME))
     dead.close()  # as after a kill: the name stays, nobody listens
@@ -150,7 +150,7 @@ def test_a_running_agent_is_not_replaced(said: Said, tmp_path: Path) -> None:
             pass
 
 
-def test_an_address_that_is_taken(pages: StatusPages, said: Said, tmp_path: Path) -> None:
+def test_an_address_in_use(pages: StatusPages, said: Said, tmp_path: Path) -> None:
     with pytest.raises(CannotListen, match=r"127\.0\.0\.1:\d+: Address already in use. Choose another with --listen"):
         StatusPages(said, tmp_path / "other", pages.address).start()
     assert not (tmp_path / "other" / SOCKET_NAME).exists()
@@ -158,7 +158,7 @@ def test_an_address_that_is_taken(pages: StatusPages, said: Said, tmp_path: Path
         StatusPages(said, tmp_path / "other", ("no such host.invalid", 1)).start()
 
 
-def test_status_asks_the_agent(
+def test_status_shows_the_running_agent(
     pages: StatusPages, said: Said, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", "--state", str(tmp_path / "state")]) == 0
@@ -242,7 +242,7 @@ def metrics(**changes: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
     }
 
 
-def test_metrics_are_what_prometheus_reads() -> None:
+def test_prometheus_can_read_the_metrics() -> None:
     found = metrics(peers={"web-1": {"seconds_since_last_response": 0.4, "unreachable": False}})
     e1 = (("event", "E1"), ("type", "Reboot"), ("rule", "web"))
     assert found == {
@@ -273,7 +273,7 @@ def test_metrics_are_what_prometheus_reads() -> None:
     assert {name for name, _ in found} == set(METRICS)
 
 
-def test_a_label_may_hold_anything() -> None:
+def test_a_label_can_contain_any_text() -> None:
     strange = 'a"b\\c\nd'
     found = metrics(vm=strange, events=[event(rule=strange), event(id="E2", mine=False)])
     labels = [dict(labels) for name, labels in found if name == "info"]
@@ -281,14 +281,14 @@ def test_a_label_may_hold_anything() -> None:
     assert found["events", (("type", "Reboot"), ("status", "Scheduled"), ("mine", "false"))] == 1
 
 
-def test_what_is_not_known_yet_is_left_out() -> None:
+def test_unknown_values_are_omitted() -> None:
     names = {name for name, _ in metrics(polling={"responses": 0, "error": "x"}, now=None, vm=None, events=[])}
     assert "seconds_since_last_response" not in names
     assert "events" not in names
     assert "endpoint_failing" in names
 
 
-def test_systemd_is_told_that_it_has_started_how_it_is_and_that_it_does_not_hang(tmp_path: Path) -> None:
+def test_systemd_gets_ready_status_and_watchdog_messages(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(20)
@@ -310,7 +310,7 @@ def test_systemd_is_told_that_it_has_started_how_it_is_and_that_it_does_not_hang
                 assert word.startswith(b"WATCHDOG=1")
 
 
-def test_an_agent_that_hangs_tells_systemd_nothing(tmp_path: Path) -> None:
+def test_a_hanging_agent_sends_nothing_to_systemd(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(b"\0forewarn-test-" + str(os.getpid()).encode())
         systemd.setblocking(False)
@@ -339,7 +339,7 @@ def test_an_agent_that_hangs_tells_systemd_nothing(tmp_path: Path) -> None:
         {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"},
     ],
 )
-def test_where_nobody_wants_to_hear_nothing_is_said(environment: dict[str, str]) -> None:
+def test_without_systemd_nothing_is_sent(environment: dict[str, str]) -> None:
     watchdog = Watchdog(environment)
     watchdog.started()
     assert watchdog.due_at is None

@@ -1,4 +1,4 @@
-"""One exchange, with servers that do what the kit does not."""
+"""Single requests to servers that misbehave in ways that the test kit cannot."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask() -> Iterator[Callable[..., EndpointResponse]]:
         connection.close()
 
 
-def test_an_answer_comes_with_its_status_headers_body_and_date(ask: Callable[..., EndpointResponse]) -> None:
+def test_a_response_has_status_headers_body_and_date(ask: Callable[..., EndpointResponse]) -> None:
     raw = answer(404, b"none", {"Date": "Thu, 22 Jul 2021 04:50:17 GMT", "X-One": "1", "x-one": "2"})
     with RawServer(raw) as server:
         got = ask(server)
@@ -55,7 +55,7 @@ def test_an_answer_comes_with_its_status_headers_body_and_date(ask: Callable[...
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "0", "Thu, 99 Jul 2021 04:50:17 GMT", "2021-07-22T04:50:17Z"])
-def test_a_date_that_cannot_be_read_is_none(ask: Callable[..., EndpointResponse], date: str) -> None:
+def test_an_unreadable_date_is_none(ask: Callable[..., EndpointResponse], date: str) -> None:
     with RawServer(answer(200, b"", {"Date": date})) as server:
         assert ask(server).date is None
 
@@ -68,7 +68,7 @@ def test_the_connection_is_kept(ask: Callable[..., EndpointResponse]) -> None:
 
 
 @pytest.mark.parametrize("raw", [answer(200, b"one", {"Connection": "close"}), b"HTTP/1.0 200 OK\r\n\r\none"])
-def test_an_answer_that_ends_the_connection_is_whole(ask: Callable[..., EndpointResponse], raw: bytes) -> None:
+def test_a_response_that_ends_with_the_connection_is_complete(ask: Callable[..., EndpointResponse], raw: bytes) -> None:
     with RawServer(then(raw, close), GOOD) as server:
         assert ask(server).body == b"one"
         assert ask(server).body == b"good"
@@ -76,7 +76,7 @@ def test_an_answer_that_ends_the_connection_is_whole(ask: Callable[..., Endpoint
 
 
 @pytest.mark.parametrize("end", [close, reset])
-def test_a_kept_connection_that_was_closed_is_no_trouble(
+def test_a_closed_keep_alive_connection_is_no_error(
     ask: Callable[..., EndpointResponse], end: Callable[[socket.socket], object]
 ) -> None:
     """Closed when the second request is there already: the client could not have known."""
@@ -107,7 +107,7 @@ def test_it_is_tried_again_only_once(ask: Callable[..., EndpointResponse]) -> No
         assert len(server.asked) == 3
 
 
-def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(ask: Callable[..., EndpointResponse]) -> None:
+def test_unrequested_bytes_are_not_the_next_response(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(GOOD + answer(200, b"not asked for" * 2000), GOOD) as server:
         assert ask(server).body == b"good"
         assert ask(server).body == b"good"
@@ -176,7 +176,7 @@ TROUBLES: dict[str, tuple[str, Deed, float]] = {
 
 @pytest.mark.parametrize("name", TROUBLES)
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_every_failure_is_a_trouble_and_the_next_exchange_goes_well(
+def test_every_failure_is_an_endpoint_error_and_the_next_request_works(
     ask: Callable[..., EndpointResponse], name: str, method: str
 ) -> None:
     kind, deed, seconds = TROUBLES[name]
@@ -188,7 +188,7 @@ def test_every_failure_is_a_trouble_and_the_next_exchange_goes_well(
         assert ask(server, method, body=body).body == b"good"
 
 
-def test_what_follows_the_first_byte_has_a_limit_of_its_own() -> None:
+def test_the_rest_of_a_response_has_its_own_timeout() -> None:
     with RawServer(then(b"HTTP/1.1 200 OK\r\n", silence)) as server:
         connection = EndpointConnection(server.endpoint)
         with pytest.raises(EndpointError, match="and not the rest of it within ") as trouble:
@@ -197,12 +197,12 @@ def test_what_follows_the_first_byte_has_a_limit_of_its_own() -> None:
         connection.close()
 
 
-def test_the_largest_body_is_taken(ask: Callable[..., EndpointResponse]) -> None:
+def test_a_body_of_the_maximum_size_is_accepted(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(answer(200, b"x" * MAX_BODY_SIZE)) as server:
         assert len(ask(server).body) == MAX_BODY_SIZE
 
 
-def test_what_is_taken_in_has_a_bound_whatever_its_length_says(ask: Callable[..., EndpointResponse]) -> None:
+def test_a_body_is_limited_whatever_its_content_length(ask: Callable[..., EndpointResponse]) -> None:
     """http.client reads a chunk of -1 bytes until the connection ends."""
     taken = []
 
@@ -233,7 +233,7 @@ def test_each_time_that_something_is_sent_it_is_admitted(ask: Callable[..., Endp
         assert admitted == [0, 1, 2]
 
 
-def test_what_an_admission_takes_is_not_taken_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_the_rate_limit_does_not_shorten_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     shifted = Shifted(monkeypatch)
     with RawServer(GOOD) as server:
         connection = EndpointConnection(server.endpoint)
@@ -264,14 +264,14 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "x" * 70])
-def test_who_is_not_there_cannot_be_reached(host: str) -> None:
+def test_a_closed_port_is_unreachable(host: str) -> None:
     connection = EndpointConnection(EndpointAddress("http", host, free_port(), "test"))
     with pytest.raises(EndpointError, match="cannot be reached") as trouble:
         connection.exchange("GET", "/", {}, None, LONG)
     assert trouble.value.kind == "unreachable"
 
 
-def test_tls_with_somebody_who_does_not_speak_it_is_a_trouble() -> None:
+def test_tls_to_a_server_without_tls_is_an_endpoint_error() -> None:
     with RawServer(GOOD) as server:
         connection = EndpointConnection(server.endpoint._replace(scheme="https"))
         with pytest.raises(EndpointError, match="cannot be reached"):
@@ -293,7 +293,7 @@ def full() -> Iterator[int]:
             caller.close()
 
 
-def test_who_takes_no_call_in_time_cannot_be_reached(full: int) -> None:
+def test_a_connection_that_is_not_accepted_in_time_is_unreachable(full: int) -> None:
     connection = EndpointConnection(EndpointAddress("http", "127.0.0.1", full, "test"))
     with pytest.raises(EndpointError, match="the connection timed out") as trouble:
         connection.exchange("GET", "/", {}, None, SHORT)
@@ -340,7 +340,7 @@ def test_cutting_ends_an_exchange_in_another_thread_and_mending_lets_the_next_pa
         connection.close()
 
 
-def test_a_limit_of_time_holds_for_sending_too() -> None:
+def test_the_timeout_applies_to_sending_too() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         connection = EndpointConnection(EndpointAddress("http", "127.0.0.1", deaf.getsockname()[1], "test"))
         with pytest.raises(EndpointError) as trouble:
@@ -367,7 +367,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=amount(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.lists(PIECES | st.binary(max_size=20), max_size=8).map(b"".join))
-def test_whatever_comes_back_is_an_answer_or_a_trouble(raw: bytes) -> None:
+def test_any_bytes_are_a_response_or_an_endpoint_error(raw: bytes) -> None:
     with RawServer(then(raw, close)) as server:
         connection = EndpointConnection(server.endpoint)
         kind = "none"

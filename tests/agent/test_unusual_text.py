@@ -1,4 +1,4 @@
-"""What the endpoint says may be odd: whoever is told of it still understands."""
+"""Unusual text from the endpoint is passed on in a safe form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("trouble", [None, "is\naway"])
 @pytest.mark.parametrize("kind", ["x\nSTOPPING=1\nMAINPID=1", "x\rSTOPPING=1", "x\x85y\u2028z", "Re\ud800boot"])
-def test_systemd_is_told_one_status_and_nothing_else(
+def test_systemd_gets_one_status_line_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, trouble: str | None
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
@@ -48,6 +48,6 @@ def test_a_label_with_half_a_letter_is_still_read_by_prometheus() -> None:
 
 
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-def test_the_status_bears_any_length_and_moment(moment: str) -> None:
+def test_the_status_handles_any_duration_and_time(moment: str) -> None:
     lines = status_lines(snapshot(events=[event(duration_seconds=10**30, not_before=moment)]), NOW)
     assert any("duration longer than anybody can say" in line for line in lines)

@@ -90,11 +90,11 @@ def runs(*works: EventWork, context: DecisionContext = CONTEXT) -> list[tuple[st
         ((FAILED, TO_DO), []),
     ],
 )
-def test_what_is_prepared_next(states: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
+def test_the_next_handler_to_prepare(states: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
     assert runs(work(WEB, *states)) == expected
 
 
-def test_the_others_are_prepared_after_a_failure_if_the_rule_says_so() -> None:
+def test_a_rule_can_continue_after_a_failed_handler() -> None:
     assert runs(work(WEB._replace(on_failure="continue"), FAILED)) == [("stop-web", PREPARE)]
 
 
@@ -113,24 +113,24 @@ def test_nothing_is_run_twice_at_a_time() -> None:
         (None, "Scheduled", timedelta(0), True),
     ],
 )
-def test_when_preparing_begins(lead: timedelta | None, status: str, passed: timedelta, begins: bool) -> None:
+def test_the_start_of_the_preparation(lead: timedelta | None, status: str, passed: timedelta, begins: bool) -> None:
     waiting = work(WEB._replace(lead=lead), event=told(status=status))
     assert bool(runs(waiting, context=CONTEXT._replace(now=NOW + passed))) is begins
 
 
-def test_the_beginning_of_all_time_is_a_moment_like_any_other() -> None:
+def test_the_minimum_time_is_a_valid_time() -> None:
     odd = told()._replace(not_before=datetime.min.replace(tzinfo=UTC))
     assert runs(work(WEB._replace(lead=5 * MINUTE), event=odd)) == [("leave-pool", PREPARE)]
     ready = work(WEB._replace(lead=5 * MINUTE, approve_lead=MINUTE), PREPARED, PREPARED, event=odd)
     assert instructions(ready) == [ApproveEvent(ready)]
 
 
-def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
+def test_started_handlers_continue_when_the_event_is_postponed() -> None:
     late = told(notice=timedelta(days=1))
     assert runs(work(WEB._replace(lead=5 * MINUTE), PREPARED, event=late)) == [("stop-web", PREPARE)]
 
 
-def test_nothing_is_begun_while_an_approval_is_under_way() -> None:
+def test_no_handler_starts_during_an_approval() -> None:
     other = work(Rule("other", prepare=("save",)), event=told("E2"))
     assert runs(other, context=CONTEXT._replace(approving=frozenset({"E1"}))) == []
     assert (
@@ -142,7 +142,7 @@ def test_nothing_is_begun_while_an_approval_is_under_way() -> None:
     )
 
 
-def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
+def test_the_timeout_of_a_rule_fails_the_handlers_that_have_not_started() -> None:
     slow = work(WEB._replace(timeout=MINUTE), PREPARED)
     (instruction,) = instructions(slow, context=CONTEXT._replace(seconds=100.0, begun_at={slow.id: 40.0}))
     assert isinstance(instruction, UpdateWork)
@@ -220,19 +220,19 @@ def test_nothing_is_undone_while_one_of_its_handlers_runs() -> None:
     assert runs(work(WEB, PREPARING, ending=CANCELLED), context=CONTEXT._replace(busy=frozenset({"leave-pool"}))) == []
 
 
-def test_it_is_finished_when_everything_is_undone() -> None:
+def test_an_event_is_finished_when_everything_is_undone() -> None:
     over = work(WEB, UNDONE, UNDONE, ending=OVER)
     assert instructions(over) == [FinishWork(over)]
     assert instructions(over._replace(done=True)) == []
 
 
-def test_what_failed_to_be_undone_is_tried_again_after_a_pause() -> None:
+def test_a_failed_undo_is_retried_after_a_pause() -> None:
     failing = work(WEB, PREPARED, UNDOING, ending=OVER)
     assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0})) == []
     assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
 
 
-def test_a_rule_may_name_what_is_undone() -> None:
+def test_a_rule_can_name_the_handlers_to_undo() -> None:
     rule = WEB._replace(undo=("warm-up", "leave-pool"))
     over = end(work(rule, PREPARED, PREPARED), OVER)
     assert runs(over) == [("warm-up", UNDO)]
@@ -245,14 +245,14 @@ def test_a_rule_may_name_what_is_undone() -> None:
 
 
 @pytest.mark.parametrize("state", [PREPARED, FAILED, PREPARING])
-def test_what_another_event_needs_stays_prepared_and_with_it_what_came_before(state: str) -> None:
+def test_handlers_that_another_event_needs_stay_prepared_with_those_before_them(state: str) -> None:
     over = work(WEB, PREPARED, PREPARED, ending=OVER)
     other = work(Rule("other", prepare=("stop-web",)), state, event=told("E2"))
     busy = CONTEXT._replace(busy=frozenset({"stop-web"}) if state == PREPARING else frozenset())
     assert runs(over, other, context=busy) == []
 
 
-def test_what_is_shared_in_a_turn_is_not_undone_in_the_same() -> None:
+def test_a_shared_handler_is_released_before_it_is_undone() -> None:
     needs = work(WEB, PREPARED)
     over = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
     (instruction,) = instructions(needs, over)
@@ -261,7 +261,7 @@ def test_what_is_shared_in_a_turn_is_not_undone_in_the_same() -> None:
     assert runs(over, needs) == [("stop-web", UNDO)], "whoever is asked first"
 
 
-def test_what_two_that_end_have_both_is_undone_once() -> None:
+def test_a_handler_of_two_ended_events_is_undone_once() -> None:
     first = work(WEB, PREPARED, PREPARED, ending=OVER)
     second = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
     assert runs(first, second) == [("stop-web", UNDO)]
@@ -271,7 +271,7 @@ def test_what_two_that_end_have_both_is_undone_once() -> None:
 
 
 @pytest.mark.parametrize("state", [FAILED, UNDOING])
-def test_what_another_event_remembers_of_the_machine_is_not_lost(state: str) -> None:
+def test_values_remembered_for_another_event_are_kept(state: str) -> None:
     """It has stopped something and failed: whoever prepares after it finds nothing running, and must know better."""
     first = work(WEB, state, ending=OVER).with_step(0, memo={"was": "running"}, table={"kind": "process"})
     second = work(Rule("other", prepare=("leave-pool",)), event=told("E2"))
@@ -281,7 +281,7 @@ def test_what_another_event_remembers_of_the_machine_is_not_lost(state: str) -> 
 
 
 @pytest.mark.parametrize("states", [(SKIPPED, TO_DO), (TO_DO, SKIPPED)])
-def test_what_was_never_begun_is_not_undone(states: tuple[str, ...]) -> None:
+def test_handlers_that_never_started_are_not_undone(states: tuple[str, ...]) -> None:
     given = work(WEB, *states)
     assert given.has_failed
     assert instructions(given._replace(ending=CANCELLED)) == [FinishWork(given._replace(ending=CANCELLED))]
@@ -305,7 +305,7 @@ def taken(
     return apply_document({each.id: each for each in known}, events, around)
 
 
-def test_an_event_of_this_machine_is_taken_by_its_rule() -> None:
+def test_an_event_of_this_machine_is_assigned_to_its_rule() -> None:
     result = taken([], told(), told("E2", "Freeze"), told("E3", resources=("web-1",)))
     assert list(result.works) == ["E1"]
     assert list(result.ignored) == ["E2"]
@@ -315,16 +315,16 @@ def test_an_event_of_this_machine_is_taken_by_its_rule() -> None:
 
 
 @pytest.mark.parametrize(("status", "why"), [("Scheduled", CANCELLED), ("Started", OVER)])
-def test_what_is_gone_is_undone(status: str, why: str) -> None:
+def test_an_event_that_disappeared_is_undone(status: str, why: str) -> None:
     result = taken([work(WEB, PREPARED, event=told(status=status))])
     assert result.works["E1"].ending == why
 
 
-def test_what_was_not_begun_is_forgotten() -> None:
+def test_an_event_without_started_handlers_is_removed() -> None:
     assert taken([work()]).works == {}
 
 
-def test_an_event_that_names_this_machine_no_more_is_over_for_it() -> None:
+def test_an_event_that_stops_naming_this_machine_has_ended_for_it() -> None:
     begun = work(WEB, PREPARED, event=told(resources=(ME, "web-1")))
     assert taken([begun], told(resources=("web-1",))).works["E1"].ending == CANCELLED
     assert taken([work()], told(resources=("web-1",))).works == {}
@@ -339,12 +339,12 @@ def test_a_rule_may_have_something_to_do_afterwards_only() -> None:
     assert taken([work(rule)]).works == {}, "what was cancelled has not happened"
 
 
-def test_what_has_started_does_not_go_back() -> None:
+def test_a_started_event_does_not_become_scheduled_again() -> None:
     started = work(WEB, PREPARED, PREPARED, event=told(status="Started"))
     assert taken([started], told()).works["E1"].is_started
 
 
-def test_a_machine_that_came_back_is_restored_though_the_event_is_still_told() -> None:
+def test_a_restarted_machine_is_restored_while_its_event_is_still_listed() -> None:
     before = work(WEB, PREPARED, PREPARED, approved_at="x")
     result = taken([before], told(status="Started"), boot="another")
     assert result.works["E1"].ending == CAME_BACK
@@ -353,7 +353,7 @@ def test_a_machine_that_came_back_is_restored_though_the_event_is_still_told() -
     assert taken([kept], boot="another").works == {}
 
 
-def test_a_machine_started_anew_before_the_event_is_prepared_again() -> None:
+def test_a_machine_restarted_before_its_event_is_prepared_again() -> None:
     before = work(WEB, PREPARED, PREPARING).with_step(1, run="of before")
     result = taken([before], told(), boot="another")
     assert [(step.state, step.run) for step in result.works["E1"].steps] == [(PREPARING, ""), (PREPARING, "")]
@@ -382,7 +382,7 @@ def test_an_event_that_began_before_the_machine_did_needs_nothing(
         (work(WEB, approved_at="x"), "another", False),
     ],
 )
-def test_an_endpoint_that_stays_silent_after_a_start_does_not_keep_a_machine_down(
+def test_a_machine_is_restored_after_a_start_even_if_the_endpoint_does_not_respond(
     given: EventWork, boot: str, undone: bool
 ) -> None:
     result = assume_restarts({"E1": given}, boot, NOW)
@@ -504,7 +504,7 @@ class Machine:
 
 
 @given(MOVES)
-def test_whatever_happens_it_is_undone_in_the_end(moves: list[tuple[str, str, int]]) -> None:
+def test_every_preparation_is_undone_in_the_end(moves: list[tuple[str, str, int]]) -> None:
     machine = Machine()
     for move in moves:
         machine.move(*move)

@@ -115,7 +115,7 @@ def scene(release: str, tmp_path: Path) -> Iterator[Scene]:
 # --- What is stored -------------------------------------------------------------------------------------
 
 
-def test_everything_is_still_there(scene: Scene) -> None:
+def test_all_stored_objects_are_still_there(scene: Scene) -> None:
     view = scene.look()
     for what, rows in view.lists.items():
         ignored = PROSE | VOLATILE.get(what, frozenset())
@@ -143,7 +143,7 @@ def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Sce
     assert answer.json() == facts["documents"]["door"], "it has an address of its own"
 
 
-def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> None:
+def test_new_requests_respect_the_stored_state(scene: Scene) -> None:
     service = scene.service
     assert not service.get_json("/v1/vms/Worker_IN_0")["events_enabled"], "idle was silent for a day"
     document = service.document(target=TARGET, source=scene.facts["addresses"]["idle-0"])
@@ -189,7 +189,7 @@ def test_all_is_done_and_nothing_twice(end: View) -> None:
             assert happened == {"scheduled"} | went
 
 
-def test_history_goes_on_without_a_gap(end: View) -> None:
+def test_history_continues_without_a_gap(end: View) -> None:
     before, rows = end.facts["history"], end.lists["history"]
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
     assert list(differences(before, rows[: len(before)])) == []
@@ -218,7 +218,7 @@ def test_nothing_starts_before_its_time(end: View) -> None:
         assert started[event["id"]] == event["not_before"], f"{name}: one was approved, but not the other"
 
 
-def test_a_rollout_goes_on_from_the_wave_it_was_in(end: View) -> None:
+def test_a_rollout_continues_from_its_wave(end: View) -> None:
     before, after = end.rollouts()
     assert (after["id"], after["status"], after["wave"]) == (before["id"], "done", before["wave"] + 1)
     hosts = [*before["done"], *(row["host"] for row in before["in_progress"]), *before["pending"]]
@@ -228,7 +228,7 @@ def test_a_rollout_goes_on_from_the_wave_it_was_in(end: View) -> None:
     assert {row["health"] for row in updates} == {"good"}
 
 
-def test_the_fleet_has_changed_only_by_what_was_under_way(end: View) -> None:
+def test_only_running_operations_have_changed_the_fleet(end: View) -> None:
     before, after = ({vm["name"]: vm for vm in vms} for vms in (end.facts["vms"], end.lists["vms"]))
     assert before.keys() - after.keys() == {"batch_1", "batch_3"}, "they were being deleted"
     assert {name for name, vm in after.items() if vm["host"] != before[name]["host"]} == {"db-1", "batch_0"}
@@ -246,7 +246,7 @@ def test_the_fleet_has_changed_only_by_what_was_under_way(end: View) -> None:
 # --- Webhooks -------------------------------------------------------------------------------------------
 
 
-def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> None:
+def test_webhooks_get_their_missing_rows_and_nothing_twice(scene: Scene) -> None:
     service, receiver, facts = scene.service, scene.receiver, scene.facts
     failures = {row["sequence"]: row["failed"] for row in facts["webhooks/pager/failures"]}
     assert {*failures.values()} == {True, False}, "some are given up, some wait"
@@ -290,7 +290,7 @@ def is_signed_with(secret: str, got: Got) -> bool:
 # --- Tokens and keys ------------------------------------------------------------------------------------
 
 
-def test_tokens_open_what_they_opened(scene: Scene) -> None:
+def test_tokens_keep_their_permissions(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     assert service.token == facts["admin"], "the file with the first token is not written anew"
     body = {"cause": "restart", "vms": ["web-1"], "dry_run": True}
@@ -315,7 +315,7 @@ def test_tokens_open_what_they_opened(scene: Scene) -> None:
     assert service.control("GET", "/v1/vms", token=facts["brief"]).status == 401, "it has expired"
 
 
-def test_a_request_that_is_repeated_is_answered_as_it_was(scene: Scene) -> None:
+def test_a_repeated_request_gets_its_stored_response(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     headers = {"Idempotency-Key": "restart-web-2"}
 

@@ -50,7 +50,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(service, options, tmp_path / "ran", facts)
 
 
-def test_every_order_is_seen_through_and_none_is_given_twice(scene: Scene) -> None:
+def test_every_order_is_completed_and_none_is_given_twice(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     service.advance("0s")  # returns when all that is due is done
     again = [("later", "reboot", True), ("running", "reboot", True)]

@@ -58,7 +58,7 @@ def first_release(folder: Path) -> None:
     database.close()
 
 
-def test_what_the_first_release_wrote_is_read(tmp_path: Path) -> None:
+def test_the_data_of_the_first_release_is_read(tmp_path: Path) -> None:
     first_release(tmp_path)
     store = SqliteStore(tmp_path)
     saved = store.load()
@@ -76,7 +76,7 @@ def test_what_the_first_release_wrote_is_read(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_what_was_under_way_goes_on_to_its_end(tmp_path: Path) -> None:
+async def test_operations_in_progress_continue_to_their_end(tmp_path: Path) -> None:
     first_release(tmp_path)
     clock = VirtualClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())

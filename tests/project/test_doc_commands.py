@@ -135,7 +135,7 @@ def test_every_promise_is_about_a_command() -> None:
     assert sorted(checked) == sorted(PROMISES)
 
 
-def test_every_program_of_a_page_is_a_file_or_says_who_runs_it() -> None:
+def test_every_program_of_a_page_is_a_file_or_names_its_test() -> None:
     wrong = []
     for page in pages():
         for block in blocks(page):

@@ -1,4 +1,4 @@
-"""The shape of the house: layers, names, who reads the time. (docs/explanation/design.md)"""
+"""The structure of the source: layers, names, and the modules that read the time. (docs/explanation/design.md)"""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_only_the_composition_root_builds() -> None:
     assert builders == {"up.py"}
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     names = {part for module in MODULES for part in module.relative_to(SOURCE).with_suffix("").parts}
     assert not names & FORBIDDEN_NAMES
 
@@ -186,7 +186,7 @@ def time_formats(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield f"formats {ast.unparse(node.value)}", node.lineno
 
 
-def test_moments_are_read_and_written_in_one_place() -> None:
+def test_times_are_parsed_and_formatted_in_one_place() -> None:
     violations = [
         f"{place(module, line)}: {what}; use core/durations.py"
         for module, tree in MODULES.items()
