@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forewarn.testing.client import ServiceClient
 
 
-def typed(service: ServiceClient, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_command(service: ServiceClient, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The same as `service.cli`."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
     output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))

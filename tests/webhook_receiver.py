@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AUTHORITY = trustme.CA()
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Reply:
 
 
 @dataclass
-class Got:
+class ReceivedRequest:
     """A request, and what it was answered."""
 
     path: str
@@ -62,7 +62,7 @@ class Got:
         return self.status is not None and 200 <= self.status < 300
 
 
-Answer = Callable[[Got], Reply]
+Responder = Callable[[ReceivedRequest], Reply]
 
 
 def authority_file(folder: Path) -> str:
@@ -91,9 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         receiver = self.server.receiver
-        got = Got(self.path, {name.lower(): value for name, value in self.headers.items()}, body, None)
-        receiver.note_arrival(got)
-        reply = receiver.answer(got)
+        got = ReceivedRequest(self.path, {name.lower(): value for name, value in self.headers.items()}, body, None)
+        receiver.record_request(got)
+        reply = receiver.respond(got)
         if reply.hang:
             self.close_connection = True
             receiver.closed.wait()
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
             return
         # Before it is sent: who has the answer may rely on its being noted here.
-        receiver.note_answer(got, reply.status)
+        receiver.record_response(got, reply.status)
         self.send_response(reply.status)
         size = 1 << 40 if reply.endless or reply.flood else len(reply.body)
         for name, value in {"Content-Length": str(size), **reply.headers}.items():
@@ -147,8 +147,8 @@ class Receiver:
     """Listens until it is closed; can be opened again on the same port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, tls: bool = False) -> None:
-        self.answer: Answer = lambda _: Reply()
-        self.got: list[Got] = []
+        self.respond: Responder = lambda _: Reply()
+        self.got: list[ReceivedRequest] = []
         """All requests, in the order in which they came."""
         self._news = threading.Condition()
         self._tls = tls
@@ -184,12 +184,12 @@ class Receiver:
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
 
-    def note_arrival(self, got: Got) -> None:
+    def record_request(self, got: ReceivedRequest) -> None:
         with self._news:
             self.got.append(got)
             self._news.notify_all()
 
-    def note_answer(self, got: Got, status: int) -> None:
+    def record_response(self, got: ReceivedRequest, status: int) -> None:
         with self._news:
             got.status = status
             self._news.notify_all()
@@ -197,12 +197,12 @@ class Receiver:
     def until(self, enough: Callable[[], bool]) -> None:
         """Wait for as many requests as it takes."""
         with self._news:
-            assert self._news.wait_for(enough, PATIENCE_SECONDS), f"in vain; came: {self.got}"
+            assert self._news.wait_for(enough, TIMEOUT_SECONDS), f"in vain; came: {self.got}"
 
     @property
-    def taken(self) -> list[Got]:
+    def taken(self) -> list[ReceivedRequest]:
         """What was answered with success."""
         return [got for got in self.got if got.taken]
 
-    def until_taken(self, ids: set[str]) -> None:
+    def wait_until_accepted(self, ids: set[str]) -> None:
         self.until(lambda: ids <= {got.id for got in self.taken})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_line import typed
+from command_line import run_command
 from forewarn.cli import NOUNS
 from forewarn.testing import ServiceProcess
 from forewarn.testing.client import DOCUMENT
@@ -53,7 +53,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 
 def run(service: ServiceProcess, *arguments: str) -> str:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     return result.stdout
@@ -98,14 +98,14 @@ def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:
     event = operation["events"][0]
     assert (event["type"], event["source"]) == ("Redeploy", "user")
     assert parsed(service, "event", "cancel", event["id"])["status"] == "cancelled"
-    again = typed(service, "event", "cancel", event["id"])
+    again = run_command(service, "event", "cancel", event["id"])
     assert again.returncode == 4
     assert f"{event['id']} has ended (cancelled)" in again.stderr
 
 
 def test_a_command_for_several_vms_applies_to_all_or_none(service: ServiceProcess) -> None:
     before = parsed(service, "event", "list", "--all")
-    refused = typed(service, "vm", "restart", "web-0", "wbe-1")
+    refused = run_command(service, "vm", "restart", "web-0", "wbe-1")
     assert refused.returncode == 3
     assert "Unknown VM 'wbe-1'. Did you mean 'web-1'?" in refused.stderr
     assert parsed(service, "event", "list", "--all") == before
@@ -120,10 +120,10 @@ def test_a_vm_that_never_polled_gets_no_notice_and_the_output_says_so(service: S
 
 def test_vm_document_shows_the_document_of_the_vm(service: ServiceProcess) -> None:
     for version in ("2017-08-01", "2020-07-01"):
-        result = typed(service, "vm", "document", "web-1", "--api-version", version)
+        result = run_command(service, "vm", "document", "web-1", "--api-version", version)
         target = DOCUMENT.replace("2020-07-01", version)
         assert result.stdout.encode() == service.request(target=target, source="127.0.0.2").body
-    unknown = typed(service, "vm", "document", "web-1", "--api-version", "2020-01-01")
+    unknown = run_command(service, "vm", "document", "web-1", "--api-version", "2020-01-01")
     assert unknown.returncode == 3
     assert "2019-08-01" in unknown.stderr
 
@@ -146,7 +146,7 @@ def test_fleet_check_apply_and_show(service: ServiceProcess, tmp_path: Path) -> 
     (operation,) = parsed(service, "vm", "restart", "web-1")["operations"]
     fewer = tmp_path / "fewer.toml"
     fewer.write_text(FLEET.split('[[vm]]\nname = "web-1"')[0])
-    refused = typed(service, "fleet", "apply", str(fewer))
+    refused = run_command(service, "fleet", "apply", str(fewer))
     assert refused.returncode == 4
     assert "web-1 would leave" in refused.stderr
     assert "--force" in refused.stderr
@@ -168,7 +168,10 @@ def test_an_error_in_a_fleet_file_has_line_and_key(
 ) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
-    checked, applied = typed(service, "fleet", "check", str(path)), typed(service, "fleet", "apply", str(path))
+    checked, applied = (
+        run_command(service, "fleet", "check", str(path)),
+        run_command(service, "fleet", "apply", str(path)),
+    )
     assert checked.returncode == applied.returncode == 2
     assert f"{path}{where}" in checked.stderr
     assert f"{path}{where}" in applied.stderr
@@ -193,7 +196,7 @@ def test_an_error_in_a_fleet_file_has_line_and_key(
 def test_an_unknown_name_is_a_clear_error(
     service: ServiceProcess, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == code
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -202,7 +205,7 @@ def test_an_unknown_name_is_a_clear_error(
 def test_settings_show_the_source_of_each_value(service: ServiceProcess, tmp_path: Path) -> None:
     config = tmp_path / "forewarn.toml"
     config.write_text("speed = 30\nrate_limit = 7\npreview_versions = true\n")
-    result = typed(
+    result = run_command(
         service,
         "settings",
         "--json",
@@ -218,9 +221,9 @@ def test_settings_show_the_source_of_each_value(service: ServiceProcess, tmp_pat
     assert values["speed"] == {"value": "60", "from": "FOREWARN_SPEED"}
     assert values["preview_versions"] == {"value": "true", "from": str(config)}
     assert values["inactivity_timeout"] == {"value": "1d", "from": "default"}
-    assert "FOREWARN_DATA" in typed(service, "settings").stdout
+    assert "FOREWARN_DATA" in run_command(service, "settings").stdout
     config.write_text("sped = 30\n")
-    unknown = typed(service, "settings", "--config", str(config))
+    unknown = run_command(service, "settings", "--config", str(config))
     assert unknown.returncode == 2
     assert "Did you mean 'speed'?" in unknown.stderr
 
@@ -228,7 +231,7 @@ def test_settings_show_the_source_of_each_value(service: ServiceProcess, tmp_pat
 def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path).start()
     try:
-        refused = typed(service, "clock", "advance", "1m")
+        refused = run_command(service, "clock", "advance", "1m")
         assert refused.returncode == 4
         assert "--clock virtual" in refused.stderr
     finally:

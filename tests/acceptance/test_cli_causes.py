@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_line import typed
+from command_line import run_command
 from forewarn.testing.client import COMMAND
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def service(forewarn: Service) -> Service:
 
 
 def run(service: Service, *arguments: str, code: int = 0) -> str:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == code, result.stderr
     return result.stdout if code == 0 else result.stderr
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from command_line import typed
+from command_line import run_command
 from golden.exchange import stop_cleanly
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def service(forewarn: Service) -> Service:
 
 
 def run(service: ServiceClient, *arguments: str) -> str:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert (result.returncode, result.stderr) == (0, ""), result
     return result.stdout
 
 
 def refused(service: ServiceClient, *arguments: str) -> tuple[int, str]:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
     return result.returncode, result.stderr

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_line import typed
+from command_line import run_command
 from forewarn.settings import SETTINGS
 from forewarn.testing import Service, ServiceProcess
 
@@ -210,9 +210,9 @@ def test_the_history_of_a_vm_in_a_month(service: Service) -> None:
     history = service.list_all("/v1/history?vm=web-0")
     month = history[0]["time"][:7]
     expected = [row for row in history if row["time"].startswith(month)]
-    result = typed(service, "history", "--vm", "web-0", "--during", month, "--json")
+    result = run_command(service, "history", "--vm", "web-0", "--during", month, "--json")
     assert json.loads(result.stdout) == {"history": expected}
-    shown = typed(service, "history", "--vm", "web-0", "--during", month).stdout.splitlines()
+    shown = run_command(service, "history", "--vm", "web-0", "--during", month).stdout.splitlines()
     assert [line.split()[:2] for line in shown[2:]] == [[row["time"][:10], row["time"][11:19]] for row in expected], (
         shown
     )
@@ -221,9 +221,9 @@ def test_the_history_of_a_vm_in_a_month(service: Service) -> None:
 
 def test_the_newest_last_and_all_of_it(service: Service) -> None:
     history = service.list_all("/v1/history")
-    assert json.loads(typed(service, "history", "--last", "3", "--json").stdout)["history"] == history[-3:]
-    assert json.loads(typed(service, "history", "--all", "--json").stdout)["history"] == history
-    two = typed(service, "history", "--group", "web", "--group", "db", "--kind", "started", "--all", "--json")
+    assert json.loads(run_command(service, "history", "--last", "3", "--json").stdout)["history"] == history[-3:]
+    assert json.loads(run_command(service, "history", "--all", "--json").stdout)["history"] == history
+    two = run_command(service, "history", "--group", "web", "--group", "db", "--kind", "started", "--all", "--json")
     assert json.loads(two.stdout)["history"] == [
         row for row in history if row["group"] in ("web", "db") and row["kind"] == "started"
     ]
@@ -233,11 +233,11 @@ def test_the_newest_last_and_all_of_it(service: Service) -> None:
 def test_the_command_reports_that_there_are_more_rows(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(60)]
     assert forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
-    result = typed(forewarn, "history")
+    result = run_command(forewarn, "history")
     assert "the newest 100" in result.stderr
     assert len(result.stdout.splitlines()) == 102
-    assert typed(forewarn, "history", "--last", "5").stderr == ""
-    assert typed(forewarn, "history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
+    assert run_command(forewarn, "history", "--last", "5").stderr == ""
+    assert run_command(forewarn, "history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
 
 
 def test_the_command_reports_errors(service: Service) -> None:
@@ -249,7 +249,7 @@ def test_the_command_reports_errors(service: Service) -> None:
         (("--last", "5", "--all"), "not both"),
         (("--vm", ""), "empty"),
     ):
-        result = typed(service, "history", *arguments)
+        result = run_command(service, "history", *arguments)
         assert (result.returncode, words in result.stderr) == (2, True), result
 
 

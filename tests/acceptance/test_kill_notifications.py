@@ -84,7 +84,7 @@ def test_all_subscribers_continue_where_they_were(
     assert made.status == 201
     first = service.get_json("/v1/history?order=newest&limit=1")["history"][0]["sequence"] + 1
     for life in range(3):
-        receiver.answer = lambda _: Reply(hang=True)
+        receiver.respond = lambda _: Reply(hang=True)
         event = service.request_operation("restart", "web-0")["events"][0]["id"]
         receiver.until(lambda: bool(receiver.got) and receiver.got[-1].status is None)  # it hangs
         tag = service.request().headers["etag"]
@@ -92,7 +92,7 @@ def test_all_subscribers_continue_where_they_were(
         assert (service.stop() if end == "stop" else service.kill()) == (0 if end == "stop" else -9)
         expected = b"HTTP/1.1 304 Not Modified" if end == "stop" else b""
         assert answers(held) == [expected] * HELD
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         service.start(*OPTIONS)
         follower.up()
         # Who asks again with the tag from before has missed nothing, and is told of what comes.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forewarn.testing import ServiceProcess
-    from webhook_receiver import Got
+    from webhook_receiver import ReceivedRequest
 
 FLEET = """
 [[vm]]
@@ -55,10 +55,10 @@ def listening(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
     return service
 
 
-def moody(luck: random.Random) -> Callable[[Got], Reply]:
+def moody(luck: random.Random) -> Callable[[ReceivedRequest], Reply]:
     """Takes some rows, and not others: another time, before the pauses get long."""
 
-    def answer(got: Got) -> Reply:
+    def answer(got: ReceivedRequest) -> Reply:
         if int(got.headers["forewarn-attempt"]) > 7:
             return Reply()
         return luck.choice(
@@ -84,7 +84,7 @@ def test_every_row_arrives_once_and_in_order(
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
     operations: list[str] = []
     for _ in range(ROUNDS):
-        receiver.answer = moody(luck)
+        receiver.respond = moody(luck)
         operations += [service.request_operation("restart", luck.choice(VMS))["id"] for _ in range(luck.randint(1, 6))]
         enough = len(receiver.got) + luck.randint(1, 15)
         receiver.until(lambda: len(receiver.got) >= enough or receiver_has_all(service, receiver, operations))  # noqa: B023
@@ -93,9 +93,9 @@ def test_every_row_arrives_once_and_in_order(
         else:
             service.kill()
         service.start(*OPTIONS)
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     expected = history(service, operations)
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     assert service.stop() == 0
     assert "Traceback" not in service.output
     taken = [got.id for got in receiver.taken]
@@ -127,7 +127,7 @@ def test_delivery_resumes_after_kills_during_failures(
     """Nothing was taken before the kill, so after it each row is taken exactly once."""
     service = listening(make_service)
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
-    receiver.answer = lambda _: Reply(503)
+    receiver.respond = lambda _: Reply(503)
     operations: list[str] = []
     for _ in range(5):
         operations += [service.request_operation("restart", vm)["id"] for vm in VMS]
@@ -147,10 +147,10 @@ def test_delivery_resumes_after_kills_during_failures(
         pytest.fail("nobody has noticed that the receiver is away")
     service.kill()
     receiver.open()
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     service.start(*OPTIONS)
     expected = history(service, operations)
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     assert service.stop() == 0
     taken = [got.id for got in receiver.taken]
     assert taken == sorted(expected, key=int)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import foreground
-from command_line import typed
+from command_line import run_command
 from forewarn.scenarios import library
 from forewarn.testing.client import COMMAND, DOCUMENT
 
@@ -67,7 +67,7 @@ def fleet_of(name: str) -> str:
 def test_every_built_in_scenario_runs_to_its_end(name: str, make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=fleet_of(name))
     who = ("--group", "workers") if name == "scale-in" else ()
-    played = typed(service, "scenario", "run", name, "--enable", *who)
+    played = run_command(service, "scenario", "run", name, "--enable", *who)
     assert (played.returncode, played.stderr) == (0, ""), played.stdout
     title, *steps, verdict = played.stdout.splitlines()
     (run,) = service.get_json("/v1/runs")["runs"]
@@ -84,7 +84,7 @@ def test_on_the_system_clock_only_the_run_is_faster(make_service: Make) -> None:
     service = make_service(fleet=FLEET)
     service.document()
     other = service.request_operation("restart", "web-1")["events"][0]
-    played = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
+    played = run_command(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
     assert played.returncode == 0, played.stdout
     run = json.loads(played.stdout)
     assert (run["status"], run["speed"], run["vms"]) == ("passed", 900, ["web-0"])
@@ -121,7 +121,7 @@ def test_an_application_that_approves_at_once_breaks_nothing(name: str, make_ser
     service = make_service(fleet=FLEET)
     application = Application(service, eager=True)
     application.start()
-    played = typed(service, "scenario", "run", name, "--vm", "web-0", "--speed", "300")
+    played = run_command(service, "scenario", "run", name, "--vm", "web-0", "--speed", "300")
     assert played.returncode == 0, played.stdout
     assert len(application.approved) == 1
     assert ("– cancel" in played.stdout) == (name == "cancelled-maintenance")
@@ -131,10 +131,10 @@ def test_an_application_that_is_to_see_it_sees_every_step_however_fast_the_clock
     service = make_service("--clock", "virtual", fleet=FLEET)
     application = Application(service, eager=False)
     application.start()
-    played = typed(service, "scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
+    played = run_command(service, "scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
     assert played.returncode == 0, played.stdout + played.stderr
     assert [statuses for statuses, _ in groupby(application.seen)] == [[], ["Scheduled"], ["Started"], []]
-    refused = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
+    refused = run_command(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
     assert (refused.returncode, "Unknown VM 'web-9'" in refused.stderr) == (3, True)
 
 
@@ -142,23 +142,23 @@ def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     file = tmp_path / "mine.toml"
     file.write_text(MINE)
-    played = typed(service, "scenario", "run", str(file), "--vm", "web-0", "--enable")
+    played = run_command(service, "scenario", "run", str(file), "--vm", "web-0", "--enable")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         0,
         "Passed: 3 steps in 25m of the service's time.",
     )
     file.write_text(MINE.replace('"Reboot"', '"Freeze"'))
-    played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
+    played = run_command(service, "scenario", "run", str(file), "--vm", "web-0")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         1,
         "Failed at step 1, restart: web-0: expected type 'Freeze', and it is 'Reboot'.",
     )
     file.write_text(MINE.replace("restart", "rstart"))
-    played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
+    played = run_command(service, "scenario", "run", str(file), "--vm", "web-0")
     assert played.returncode == 2
     assert f"{file}:4: step[0].do: 'rstart' is not one of" in played.stderr
     assert "Did you mean 'restart'?" in played.stderr
-    played = typed(service, "scenario", "run", str(tmp_path / "none.toml"))
+    played = run_command(service, "scenario", "run", str(tmp_path / "none.toml"))
     assert (played.returncode, "No such file" in played.stderr) == (2, True)
 
 
@@ -172,7 +172,7 @@ def test_the_error_lists_what_the_scenario_needs(make_service: Make) -> None:
         (("user-rebot", "--vm", "web-0"), 3, "Unknown scenario 'user-rebot'. Did you mean 'user-reboot'?"),
         (("user-reboot", "--vm", "web-0", "--speed", "0"), 2, "0"),
     ):
-        played = typed(service, "scenario", "run", *arguments)
+        played = run_command(service, "scenario", "run", *arguments)
         assert (played.returncode, played.stdout) == (code, ""), arguments
         assert words in played.stderr
     assert service.get_json("/v1/runs")["runs"] == []
@@ -223,13 +223,13 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
 def test_another_client_can_stop_a_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
-    second = typed(service, "scenario", "run", "user-reboot", "--vm", "web-1")
+    second = run_command(service, "scenario", "run", "user-reboot", "--vm", "web-1")
     assert (second.returncode, f"forewarn scenario stop {run['id']}" in second.stderr) == (4, True)
-    stopped = typed(service, "scenario", "stop", run["id"])
+    stopped = run_command(service, "scenario", "stop", run["id"])
     assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario is stopped.\n")
-    again = typed(service, "scenario", "stop", run["id"])
+    again = run_command(service, "scenario", "stop", run["id"])
     assert (again.returncode, "has ended (stopped)" in again.stderr) == (4, True)
-    assert typed(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
+    assert run_command(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
 
 
 def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from command_line import typed
+from command_line import run_command
 from forewarn.control.server import Certificate
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_a_lost_first_token_is_replaced_at_the_next_start(make_service: MakeServ
     lost, path = service.token, Path(service.data) / "admin-token"
     other = create(service, name="ci", role="viewer").json()["token"]
     path.unlink()
-    said = typed(service, "vm", "list")
+    said = run_command(service, "vm", "list")
     assert (said.returncode, "admin-token does not exist" in said.stderr) == (5, True)
     service.stop()
     service.start()
@@ -184,22 +184,24 @@ def test_invalid_input_is_explained_and_changes_nothing(forewarn: Service, case:
 
 
 def test_the_command_line_makes_lists_and_revokes_tokens(forewarn: Service, tmp_path: Path) -> None:
-    made = typed(forewarn, "token", "create", "ci", "--role", "operator", "--expires", "90d")
+    made = run_command(forewarn, "token", "create", "ci", "--role", "operator", "--expires", "90d")
     assert (made.returncode, opens(forewarn, made.stdout.strip())) == (0, True)
     assert "shown this once" in made.stderr
     file = tmp_path / "web-token"
-    kept = typed(forewarn, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
+    kept = run_command(
+        forewarn, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file)
+    )
     assert (kept.returncode, stat.S_IMODE(file.stat().st_mode)) == (0, 0o600)
     assert file.read_text().strip() not in kept.stdout + kept.stderr
-    listed = typed(forewarn, "token", "list").stdout
+    listed = run_command(forewarn, "token", "list").stdout
     assert "tenant of web" in listed
     assert "(in 90d)" in listed
-    again = typed(forewarn, "token", "create", "other", "--role", "viewer", "--out", str(file))
+    again = run_command(forewarn, "token", "create", "other", "--role", "viewer", "--out", str(file))
     assert (again.returncode, names(forewarn)) == (5, ["admin", "ci", "web-team"]), "what is there is not overwritten"
-    unwanted = typed(forewarn, "token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
+    unwanted = run_command(forewarn, "token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
     assert (unwanted.returncode, (tmp_path / "second").exists()) == (4, False)
-    assert typed(forewarn, "token", "revoke", "ci").returncode == 0
-    unknown = typed(forewarn, "token", "revoke", "web-taem")
+    assert run_command(forewarn, "token", "revoke", "ci").returncode == 0
+    unknown = run_command(forewarn, "token", "revoke", "web-taem")
     assert (unknown.returncode, "Did you mean 'web-team'?" in unknown.stderr) == (3, True)
 
 
@@ -208,14 +210,14 @@ def test_a_remote_service_is_used_with_a_token_from_a_file(make_service: MakeSer
     service.document()
     host, port = service.control_address
     token = tmp_path / "token"
-    typed(service, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
+    run_command(service, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     elsewhere = {"FOREWARN_DATA": str(tmp_path / "nothing"), "FOREWARN_SERVER": f"http://{host}:{port}"}
-    listed = typed(service, "event", "list", "--token-file", str(token), **elsewhere)
+    listed = run_command(service, "event", "list", "--token-file", str(token), **elsewhere)
     assert (listed.returncode, event[:8] in listed.stdout) == (0, True)
-    approved = typed(service, "event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    approved = run_command(service, "event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (approved.returncode, "by web-team" in approved.stdout) == (0, True)
-    refused = typed(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    refused = run_command(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (refused.returncode, "The token's role is tenant" in refused.stderr) == (5, True)
     for variables, code, words in (
         ({}, 5, "Use --token-file FILE"),
@@ -223,7 +225,7 @@ def test_a_remote_service_is_used_with_a_token_from_a_file(make_service: MakeSer
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "forewarn:8170"}, 2, "write it like https://"),
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not respond"),
     ):
-        said = typed(service, "event", "list", **{**elsewhere, **variables})
+        said = run_command(service, "event", "list", **{**elsewhere, **variables})
         assert (said.returncode, words in said.stderr) == (code, True), said.stderr
 
 
@@ -232,9 +234,9 @@ def test_a_data_folder_that_is_typed_beats_a_server_of_the_environment(make_serv
     two = make_service(fleet=FLEET.replace("web-0", "other-0"), folder="two")
     word = json.loads((Path(one.data) / "service.json").read_text())
     variables = {"FOREWARN_SERVER": word["control"], "FOREWARN_TOKEN_FILE": word["token_file"]}
-    assert "web-0" in typed(two, "vm", "list", **variables).stdout
-    assert "other-0" in typed(two, "vm", "list", "--data", two.data, **variables).stdout
-    both = typed(two, "vm", "list", "--data", two.data, "--server", word["control"])
+    assert "web-0" in run_command(two, "vm", "list", **variables).stdout
+    assert "other-0" in run_command(two, "vm", "list", "--data", two.data, **variables).stdout
+    both = run_command(two, "vm", "list", "--data", two.data, "--server", word["control"])
     assert (both.returncode, "Use one of them" in both.stderr) == (2, True)
 
 
@@ -275,14 +277,14 @@ def answer_of(status: str, *headers: str, body: str = "") -> bytes:
 )
 def test_another_server_is_reported_as_not_forewarn(forewarn: Service, said: bytes, words: str) -> None:
     impostor = Impostor(said)
-    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
+    run = run_command(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, words in run.stderr, "Traceback" in run.stderr) == (6, True, False), run.stderr
 
 
 def test_the_token_is_not_sent_on_to_where_a_server_points(forewarn: Service) -> None:
     thief = Impostor(answer_of("200 OK", body='{"vms": [], "next": null}'))
     impostor = Impostor(answer_of("302 Found", f"Location: {thief.url}/v1/vms"))
-    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
+    run = run_command(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, thief.url in run.stderr) == (6, True)
     assert thief.got == []
 
@@ -292,13 +294,13 @@ NO_ADDRESSES = ("http://[::1", "http://127.0.0.1:abc", "http://a b", "http://", 
 
 @pytest.mark.parametrize("url", NO_ADDRESSES)
 def test_an_invalid_address_is_rejected(forewarn: Service, url: str) -> None:
-    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=url)
+    run = run_command(forewarn, "vm", "list", FOREWARN_SERVER=url)
     assert (run.returncode, "write it like https://" in run.stderr) == (2, True), run.stderr
 
 
 def test_an_empty_name_is_no_name(forewarn: Service) -> None:
     for words in (("vm", "show"), ("event", "show"), ("host", "show"), ("webhook", "show"), ("token", "revoke")):
-        run = typed(forewarn, *words, "")
+        run = run_command(forewarn, *words, "")
         assert (run.returncode, "must not be empty" in run.stderr) == (2, True), run.stderr
     assert forewarn.control("GET", "/v1/vms/").status == 404
 
@@ -323,16 +325,18 @@ def test_with_a_certificate_the_api_accepts_only_tls(make_service: MakeService, 
     service = make_service("--tls-certificate", str(certificate), "--tls-key", str(key), fleet=FLEET)
     word = json.loads((Path(service.data) / "service.json").read_text())
     assert word["control"].startswith("https://")
-    assert typed(service, "vm", "list").returncode == 0, "the local command line trusts the service's own file"
+    assert run_command(service, "vm", "list").returncode == 0, "the local command line trusts the service's own file"
     elsewhere = {
         "FOREWARN_DATA": str(tmp_path / "nothing"),
         "FOREWARN_SERVER": word["control"],
         "FOREWARN_TOKEN_FILE": word["token_file"],
     }
-    assert typed(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(root)).returncode == 0
-    wrong = typed(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(other))
+    assert run_command(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(root)).returncode == 0
+    wrong = run_command(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(other))
     assert (wrong.returncode, "certificate verify failed" in wrong.stderr) == (6, True)
-    plain = typed(service, "vm", "list", **{**elsewhere, "FOREWARN_SERVER": word["control"].replace("https", "http")})
+    plain = run_command(
+        service, "vm", "list", **{**elsewhere, "FOREWARN_SERVER": word["control"].replace("https", "http")}
+    )
     assert plain.returncode == 6
 
 

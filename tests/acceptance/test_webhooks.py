@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import request_one
-from command_line import typed
+from command_line import run_command
 from webhook_receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from forewarn.testing import Service, ServiceProcess
     from forewarn.testing.client import ServiceClient
-    from webhook_receiver import Got
+    from webhook_receiver import ReceivedRequest
 
 ROOT = Path(__file__).parents[2]
 FLEET = """
@@ -59,7 +59,7 @@ def process(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
 
 
 def run(service: ServiceClient, *arguments: str) -> str:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -77,7 +77,7 @@ def events(service: ServiceClient, operations: list[dict[str, Any]]) -> dict[str
     return rows
 
 
-def check_order(got: list[Got], expected: dict[str, str]) -> None:
+def check_order(got: list[ReceivedRequest], expected: dict[str, str]) -> None:
     """Each once, and in order."""
     assert [one.id for one in got] == sorted(expected, key=int)
 
@@ -87,7 +87,7 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
     assert len(secret) >= 32
     operation = request_one(forewarn, "restart", "web-0")
     expected = events(forewarn, [operation])
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     check_order(receiver.got, expected)
     for got in receiver.got:
         verify(got, secret)
@@ -110,10 +110,10 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
     forewarn.request_operation("restart", "db")
     assert "There is no webhook" in run(forewarn, "webhook", "list")
     assert len(receiver.got) == before
-    assert typed(forewarn, "webhook", "show", "pager").returncode == 3
+    assert run_command(forewarn, "webhook", "show", "pager").returncode == 3
 
 
-def verify(got: Got, secret: str) -> None:
+def verify(got: ReceivedRequest, secret: str) -> None:
     """As the documentation tells receivers to."""
     example: dict[str, Any] = {}
     exec(compile(documented_example(), "docs/how-to/webhooks.md", "exec"), example)  # noqa: S102 - our own documentation
@@ -147,7 +147,7 @@ def until(is_so: Callable[[], bool]) -> None:
 def test_a_receiver_that_fails_hangs_redirects_and_recovers(forewarn: Service, receiver: Receiver) -> None:
     other = Receiver()
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
-    receiver.answer = lambda got: Reply(503) if got.group == "web" else Reply()
+    receiver.respond = lambda got: Reply(503) if got.group == "web" else Reply()
     operations = [request_one(forewarn, "restart", vm) for vm in ("web-0", "db", "web-0", "db")]
     expected = events(forewarn, operations)
     first = min((number for number, group in expected.items() if group == "web"), key=int)
@@ -164,13 +164,13 @@ def test_a_receiver_that_fails_hangs_redirects_and_recovers(forewarn: Service, r
     metrics = forewarn.control("GET", "/metrics").body.decode()
     assert f'forewarn_webhook_undelivered_rows{{state="pending",webhook="pager"}} {shown["pending"]}.0' in metrics
     # To where it may not go: the answer is as good as none.
-    receiver.answer = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
+    receiver.respond = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
     count = len(receiver.got)
     receiver.until(lambda: len(receiver.got) > count + 1)
     assert other.got == []
     # To where it may, and from there on it arrives.
-    receiver.answer = lambda _: Reply(307, {"Location": other.url("/moved")})
-    other.until_taken(expected.keys() - before)
+    receiver.respond = lambda _: Reply(307, {"Location": other.url("/moved")})
+    other.wait_until_accepted(expected.keys() - before)
     until(lambda: not forewarn.list_all("/v1/webhooks/pager/failures"))  # written a moment after it was taken
     assert run(forewarn, "webhook", "failures", "pager") == "pager has been told of everything.\n"
     check_order([*receiver.taken, *other.taken], expected)
@@ -181,13 +181,13 @@ def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
     process: ServiceProcess, receiver: Receiver
 ) -> None:
     parsed(process, "webhook", "add", "pager", receiver.url())
-    receiver.answer = lambda _: Reply(hang=True)
+    receiver.respond = lambda _: Reply(hang=True)
     expected = events(process, [process.request_operation("restart", "db")])
     receiver.until(lambda: len(receiver.got) > 0)
     assert process.stop() == 0
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     process.start(*LOCAL)
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     check_order(receiver.taken, expected)
 
 
@@ -197,26 +197,26 @@ def test_a_delivery_during_a_full_disk_is_stored_later_and_not_repeated(
     parsed(process, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
     answered = threading.Event()
 
-    def answer_late(_: Got) -> Reply:
+    def answer_late(_: ReceivedRequest) -> Reply:
         assert answered.wait(60)
         return Reply()
 
-    receiver.answer = answer_late
+    receiver.respond = answer_late
     first = min(events(process, [process.request_operation("restart", "db")]), key=int)
     receiver.until(lambda: len(receiver.got) == 1)
     assert process.process is not None
     _, most = resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (0, most))
     answered.set()
-    receiver.until_taken({first})
+    receiver.wait_until_accepted({first})
     until(lambda: "Cannot write the change" in str(process.control("GET", "/readyz", token="").json()))
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (most, most))
     second = min(events(process, [process.request_operation("restart", "db")]), key=int)
-    receiver.until_taken({second})
+    receiver.wait_until_accepted({second})
     assert process.stop() == 0
     process.start(*LOCAL)
     third = min(events(process, [process.request_operation("restart", "db")]), key=int)
-    receiver.until_taken({third})
+    receiver.wait_until_accepted({third})
     assert [got.id for got in receiver.got] == [first, second, third]
 
 
@@ -225,7 +225,7 @@ def test_failed_rows_are_shown_and_can_be_retried(
 ) -> None:
     service = make_service(*LOCAL, "--webhook-max-attempts", "2", fleet=FLEET)
     parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     expected = {
         number
         for operation in (service.request_operation("restart", "web-0"), service.request_operation("restart", "db"))
@@ -244,13 +244,13 @@ def test_failed_rows_are_shown_and_can_be_retried(
     service.start(*LOCAL, "--webhook-max-attempts", "2")
     rows = parsed(service, "webhook", "failures", "pager")["failures"]
     assert [(row["attempts"], row["failed"]) for row in rows] == [(2, True), (2, True)]
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--sequence", str(rows[0]["sequence"]))
-    receiver.until_taken({str(rows[0]["sequence"])})
+    receiver.wait_until_accepted({str(rows[0]["sequence"])})
     # That a row was taken is written a moment later.
     until(lambda: len(service.list_all("/v1/webhooks/pager/failures")) == 1)
     assert "1 row is tried now" in run(service, "webhook", "retry", "pager")
-    receiver.until_taken({str(row["sequence"]) for row in rows})
+    receiver.wait_until_accepted({str(row["sequence"]) for row in rows})
     until(lambda: not service.list_all("/v1/webhooks/pager/failures"))
     assert {got.id for got in receiver.taken} <= expected
     assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
@@ -258,8 +258,8 @@ def test_failed_rows_are_shown_and_can_be_retried(
 
 def test_a_failed_webhook_test_gives_the_reason(forewarn: Service, receiver: Receiver) -> None:
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
-    receiver.answer = lambda _: Reply(401)
-    result = typed(forewarn, "webhook", "test", "pager")
+    receiver.respond = lambda _: Reply(401)
+    result = run_command(forewarn, "webhook", "test", "pager")
     assert result.returncode == 6
     assert "HTTP 401" in result.stderr
     answer = forewarn.control("POST", "/v1/webhooks/pager/test")
@@ -268,7 +268,7 @@ def test_a_failed_webhook_test_gives_the_reason(forewarn: Service, receiver: Rec
         {"delivered": False, "status": 401, "error": "HTTP 401"},
     )
     receiver.close()
-    assert "Connection refused" in typed(forewarn, "webhook", "test", "pager").stderr
+    assert "Connection refused" in run_command(forewarn, "webhook", "test", "pager").stderr
     receiver.open()
 
 
@@ -280,7 +280,7 @@ def test_a_webhook_over_tls_by_host_name(make_service: Callable[..., ServiceProc
     assert "status 200" in run(service, "webhook", "test", "pager")
     assert service.stop() == 0
     service.start(*targets)  # nobody trusts it now
-    assert "certificate" in typed(service, "webhook", "test", "pager").stderr
+    assert "certificate" in run_command(service, "webhook", "test", "pager").stderr
     receiver.close()
 
 
@@ -292,13 +292,13 @@ def test_private_networks_are_rejected_unless_the_operator_allows_them(
 ) -> None:
     service = make_service("--webhook-retry-delay", "0.01s", fleet=FLEET)
     for url in (receiver.url(), receiver.url(host="[::1]"), receiver.url(host="[::ffff:127.0.0.1]")):
-        result = typed(service, "webhook", "add", "pager", url)
+        result = run_command(service, "webhook", "add", "pager", url)
         assert result.returncode == 5
         assert "webhook_private_networks" in result.stderr
     # A name can be given: it is looked up, and judged, each time.
     for name, host in (("local", "localhost"), ("short", "127.1"), ("number", "2130706433")):
         parsed(service, "webhook", "add", name, receiver.url(host=host))
-        result = typed(service, "webhook", "test", name)
+        result = run_command(service, "webhook", "test", name)
         assert result.returncode == 6
         assert "webhook_private_networks" in result.stderr
     service.request_operation("restart", "web-0")
@@ -385,5 +385,5 @@ def test_a_secret_of_ones_own_from_a_file(forewarn: Service, receiver: Receiver,
     assert "secret of my own" not in said
     run(forewarn, "webhook", "test", "pager")
     verify(receiver.got[-1], "a secret of my own")
-    result = typed(forewarn, "webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
+    result = run_command(forewarn, "webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
     assert (result.returncode, "Cannot read" in result.stderr) == (2, True)

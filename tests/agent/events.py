@@ -21,7 +21,7 @@ NOW = datetime(2031, 5, 4, 12, 0, 0, tzinfo=UTC)
 ME = "web-0"
 
 
-def told(
+def make_event(
     event_id: str = "E1",
     kind: str = "Reboot",
     *,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Handler
     from forewarn.wire.document_reader import ScheduledEvent
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 RAW_EVENT = {
     "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
     "EventStatus": "Scheduled",
@@ -33,7 +33,7 @@ RAW_EVENT = {
 }
 
 
-def told_event(**changes: object) -> ScheduledEvent:
+def sample_event(**changes: object) -> ScheduledEvent:
     """The event above, with some of it changed."""
     return read_document(json.dumps({"DocumentIncarnation": 1, "Events": [{**RAW_EVENT, **changes}]})).events[0]
 
@@ -47,11 +47,11 @@ class LoneJob:
         action: str = PREPARE,
         *,
         event: ScheduledEvent | None = None,
-        seconds: float = PATIENCE_SECONDS,
+        seconds: float = TIMEOUT_SECONDS,
         handler: str = "it",
         run: str | None = None,
     ) -> None:
-        self.event = event or told_event()
+        self.event = event or sample_event()
         self.vm = "web-0"
         self.handler = handler
         self.action = action
@@ -95,7 +95,7 @@ class LoneJob:
         """Wait until it has said or warned that, in another thread."""
         with self._news:
             assert self._news.wait_for(
-                lambda: any(text in line for line in [*self.said, *self.warned]), PATIENCE_SECONDS
+                lambda: any(text in line for line in [*self.said, *self.warned]), TIMEOUT_SECONDS
             ), f"{text!r} was never said, but {self.said} {self.warned}"
 
 

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.jobs import PATIENCE_SECONDS
+from agent.jobs import TIMEOUT_SECONDS
 from forewarn.agent.handlers.haproxy import HAProxyServer, HAProxyUnreachable, RuntimeSocket
 from programs import SEARCHED, need
 
@@ -144,7 +144,7 @@ class Pool:
 
     def until_answered(self) -> None:
         waiting = threading.Event()
-        for _ in range(int(PATIENCE_SECONDS * 20)):
+        for _ in range(int(TIMEOUT_SECONDS * 20)):
             try:
                 self.servers()
             except HAProxyUnreachable:
@@ -154,7 +154,7 @@ class Pool:
         raise AssertionError((self.folder / "log").read_text())
 
     def runtime(self) -> RuntimeSocket:
-        return RuntimeSocket(self.socket, lambda: PATIENCE_SECONDS)
+        return RuntimeSocket(self.socket, lambda: TIMEOUT_SECONDS)
 
     def servers(self) -> dict[str, HAProxyServer]:
         return self.runtime().servers()
@@ -180,7 +180,7 @@ class Pool:
 
 def ask(port: int, path: str) -> str:
     """One request: which server has answered."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -223,7 +223,7 @@ class Traffic:
         with self._news:
             least = count + (self.by_server[server] if server else self.answered)
             enough = self._news.wait_for(
-                lambda: (self.by_server[server] if server else self.answered) >= least, PATIENCE_SECONDS
+                lambda: (self.by_server[server] if server else self.answered) >= least, TIMEOUT_SECONDS
             )
             assert enough, f"only {self.by_server}, and {self.errors[-3:]}"
 

@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """As somebody types it, in a process of its own."""
     command = [sys.executable, "-m", "forewarn", "agent", *arguments]
     return subprocess.run(
@@ -184,7 +184,7 @@ def test_a_closed_output_pipe_is_no_error(folder: Path) -> None:
 
 def test_any_terminal_can_show_a_plan(folder: Path) -> None:
     (folder / "event.json").write_text(json.dumps({**EVENT, "EventType": "Réboot \ud800"}))
-    done = typed("plan", "--event", "event.json", PYTHONIOENCODING="ascii:strict")
+    done = run_command("plan", "--event", "event.json", PYTHONIOENCODING="ascii:strict")
     assert done.stdout.startswith("R\\xe9boot \\ud800 4CAEA225"), done.stderr
 
 

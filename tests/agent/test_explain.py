@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.configs import Words, config, named
-from agent.events import NOW, told
+from agent.events import NOW, make_event
 from forewarn.agent.explain import _covers, as_json, config_warnings, explain
 from forewarn.agent.plan import plan
 from forewarn.agent.policy import Member, NamedHandler, PeersSettings, Rule
@@ -199,7 +199,7 @@ rules = st.builds(
     min_notice=st.sampled_from([None, timedelta(0), M, 20 * M]),
 )
 events = st.builds(
-    told,
+    make_event,
     kind=st.sampled_from(["Reboot", "Freeze", "Preempt"]),
     status=st.sampled_from(["Scheduled", "Started"]),
     notice=st.sampled_from([-M, timedelta(0), M, 20 * M]),
@@ -225,7 +225,7 @@ def test_a_custom_handler_whose_description_fails_is_explained() -> None:
     says = "do something unknown (describe() failed: KeyError: 'prepare')"
     assert any(says in line for line in explain(whole))
     assert as_json(whole)["rules"][0]["prepare"][0]["does"] == says
-    assert plan(whole, told(), NOW, "web-0").steps[0].does == says
+    assert plan(whole, make_event(), NOW, "web-0").steps[0].does == says
 
 
 def test_a_custom_handler_without_a_description_does_nothing() -> None:
@@ -236,4 +236,4 @@ def test_a_custom_handler_without_a_description_does_nothing() -> None:
     silent = NamedHandler("silent", "silent.py", M, Silent(), {})
     whole = config(Rule("web", prepare=("silent",)), handlers=(silent,))
     assert "     1. silent (silent.py, at most 1m): nothing" in explain(whole)
-    assert plan(whole, told(), NOW, "web-0").steps[0].does == ""
+    assert plan(whole, make_event(), NOW, "web-0").steps[0].does == ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.jobs import LoneJob, handler_of, then, told_event, toml_list
+from agent.jobs import LoneJob, handler_of, sample_event, then, toml_list
 from forewarn.errors import BadAgentConfig, HandlerFailed
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_a_program_gets_the_event_in_its_environment_and_on_stdin(tmp_path: Path
 
 
 def test_an_event_of_the_oldest_version_leaves_variables_empty(tmp_path: Path) -> None:
-    whole = told_event(NotBefore="", EventStatus="Started")
+    whole = sample_event(NotBefore="", EventStatus="Started")
     event = whole._replace(description=None, source=None, duration_seconds=None)
     told = told_by(tmp_path, LoneJob(tmp_path, event=event))["variables"]
     for name in ("SOURCE", "DESCRIPTION", "DURATION_SECONDS", "NOT_BEFORE"):
@@ -75,7 +75,7 @@ def test_an_event_of_the_oldest_version_leaves_variables_empty(tmp_path: Path) -
 
 
 def test_text_that_a_variable_cannot_hold_is_cut(tmp_path: Path) -> None:
-    event = told_event(Description="a\0b\ud800" + "x" * 500_000)
+    event = sample_event(Description="a\0b\ud800" + "x" * 500_000)
     told = told_by(tmp_path, LoneJob(tmp_path, event=event))
     assert told["variables"]["FOREWARN_EVENT_DESCRIPTION"].startswith("ab?xxx")
     assert told["input"]["event"]["Description"] == event.description

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.jobs import LoneJob, handler_of, then, told_event
+from agent.jobs import LoneJob, handler_of, sample_event, then
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_a_file_gets_a_line_at_prepare_and_one_at_undo(tmp_path: Path) -> None:
 def test_the_journal_gets_fields(tmp_path: Path, journal: socket.socket) -> None:
     handler = handler_of(f'kind = "log"\njournal_socket = "{tmp_path}/journal"')
     assert handler.describe("prepare") == "log the event to the journal"
-    event = told_event(Description="first line\nsecond=line")
+    event = sample_event(Description="first line\nsecond=line")
     handler.prepare(LoneJob(tmp_path, event=event))
     fields = fields_of(journal.recv(100_000))
     assert fields["MESSAGE"] == f"Reboot {event.id} is scheduled: first line\nsecond=line"

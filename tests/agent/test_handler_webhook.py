@@ -12,7 +12,7 @@ import pytest
 
 from agent.jobs import LoneJob, handler_of, then
 from forewarn.errors import BadAgentConfig, HandlerFailed
-from webhook_receiver import Got, Receiver, Reply, authority_file
+from webhook_receiver import ReceivedRequest, Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_it_retries_with_backoff_until_it_is_accepted(tmp_path: Path, receiver: 
             return False
 
     replies = [Reply(503), Reply(reset=True), Reply(204)]
-    receiver.answer = lambda _: replies[len(receiver.got) - 1]
+    receiver.respond = lambda _: replies[len(receiver.got) - 1]
     job = Patient(tmp_path)
     handler_of(webhook(receiver.url())).prepare(job)
     assert [got.headers["forewarn-attempt"] for got in receiver.got] == ["1", "2", "3"]
@@ -103,17 +103,17 @@ def test_it_retries_with_backoff_until_it_is_accepted(tmp_path: Path, receiver: 
 def test_all_but_a_2xx_is_a_failure_and_no_redirect_is_followed(
     tmp_path: Path, receiver: Receiver, status: int
 ) -> None:
-    def answer(_: Got) -> Reply:
+    def answer(_: ReceivedRequest) -> Reply:
         return Reply(status, {"Location": receiver.url("/elsewhere")})
 
-    receiver.answer = answer
+    receiver.respond = answer
     problem = fail(webhook(receiver.url(), "attempts = 1"), LoneJob(tmp_path))
     assert problem == f"failed after 1 attempt: 127.0.0.1:{receiver.port} responded with {status}."
     assert [got.path for got in receiver.got] == ["/hook"]
 
 
 def test_a_receiver_without_a_response_costs_at_most_the_timeout(tmp_path: Path, receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(hang=True)
+    receiver.respond = lambda _: Reply(hang=True)
     problem = fail(webhook(receiver.url(), "attempts = 20"), LoneJob(tmp_path, seconds=1.5))
     assert "the timeout has passed" in problem or "did not respond" in problem
 
@@ -146,11 +146,11 @@ def test_a_very_slow_response_costs_at_most_the_timeout(tmp_path: Path) -> None:
 def test_a_cancellation_ends_the_retries(tmp_path: Path, receiver: Receiver) -> None:
     job = LoneJob(tmp_path)
 
-    def answer(_: Got) -> Reply:
+    def answer(_: ReceivedRequest) -> Reply:
         job.stopped.set()
         return Reply(hang=True)
 
-    receiver.answer = answer
+    receiver.respond = answer
     assert "it is no longer needed" in fail(webhook(receiver.url()), job)
     assert len(receiver.got) == 1
 

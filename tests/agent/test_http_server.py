@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Answer = Callable[[LocalRequest], LocalResponse | None]
 
 ASK = b"GET / HTTP/1.1\r\n\r\n"
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 class Door:
@@ -33,7 +33,7 @@ class Door:
         self.server = BoundedServer(listener, answer, name="door", **choices)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, PATIENCE_SECONDS)
+        return socket.create_connection(self.address, TIMEOUT_SECONDS)
 
     def ask(self, request: bytes = ASK) -> bytes:
         with self.connect() as line:
@@ -60,7 +60,7 @@ def body_from(line: socket.socket) -> bytes:
 
 
 def send_on(line: socket.socket) -> None:
-    until = real_seconds() + PATIENCE_SECONDS
+    until = real_seconds() + TIMEOUT_SECONDS
     while real_seconds() < until:
         line.sendall(b"x")
 
@@ -216,7 +216,7 @@ def test_listeners_of_several_kinds() -> None:
         server.start()
         try:
             with socket.socket(listener.family) as line:
-                line.settimeout(PATIENCE_SECONDS)
+                line.settimeout(TIMEOUT_SECONDS)
                 line.connect(listener.getsockname())
                 line.sendall(ASK)
                 told.append(body_from(line))
@@ -245,7 +245,7 @@ def test_a_connection_with_a_pending_response_is_not_closed_for_a_new_one() -> N
     def answer(request: LocalRequest) -> LocalResponse:
         if request.target == "/slow":
             asked.release()
-            assert go_on.wait(PATIENCE_SECONDS)
+            assert go_on.wait(TIMEOUT_SECONDS)
         return well(request)
 
     with (
@@ -254,11 +254,11 @@ def test_a_connection_with_a_pending_response_is_not_closed_for_a_new_one() -> N
         door.connect() as silent,
     ):
         oldest.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
-        assert asked.acquire(timeout=PATIENCE_SECONDS)
+        assert asked.acquire(timeout=TIMEOUT_SECONDS)
         with door.connect() as newcomer:
             assert silent.recv(1) == b""
             newcomer.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
-            assert asked.acquire(timeout=PATIENCE_SECONDS)
+            assert asked.acquire(timeout=TIMEOUT_SECONDS)
             with door.connect() as too_many:  # all are being answered: there are never more threads than that
                 assert too_many.recv(1) == b""
             go_on.set()
@@ -299,7 +299,7 @@ def test_without_file_descriptors_the_oldest_is_closed_and_new_clients_wait(
     ):
         oldest, second, third, *_, youngest = [stack.enter_context(door.connect()) for _ in range(30)]
         assert door.ask() == b"well"  # so they have been taken in
-        newcomer.settimeout(PATIENCE_SECONDS)
+        newcomer.settimeout(TIMEOUT_SECONDS)
         before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # those that are open stay so, and there is no other
         try:

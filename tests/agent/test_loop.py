@@ -7,7 +7,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from agent.events import ME, NOW, told
+from agent.events import ME, NOW, make_event
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.loop import Agent, AgentOptions
 from forewarn.agent.peers.network import PeerClient
@@ -18,9 +18,9 @@ from forewarn.agent.state import PREPARED, new_work
 if TYPE_CHECKING:
     from pathlib import Path
 
-READY = new_work(told(resources=(ME, "web-1")), ME, Rule("r", prepare=("a",), approve="leader"), "boot").with_step(
-    0, state=PREPARED
-)
+READY = new_work(
+    make_event(resources=(ME, "web-1")), ME, Rule("r", prepare=("a",), approve="leader"), "boot"
+).with_step(0, state=PREPARED)
 
 
 def test_a_hanging_loop_does_not_block_the_status_pages(tmp_path: Path) -> None:

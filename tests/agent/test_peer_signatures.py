@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.peer_groups import EVENT, PATIENCE_SECONDS, SECRET, Machines, logged
+from agent.peer_groups import EVENT, SECRET, TIMEOUT_SECONDS, Machines, logged
 from forewarn.agent.peers.group import PeerGroup
 from forewarn.agent.peers.messages import (
     MAX_MESSAGE_SIZE,
@@ -132,7 +132,7 @@ def test_an_invalid_response_is_logged_once_and_ignored(
 
 
 def call(address: tuple[str, int], request: bytes) -> bytes:
-    with socket.create_connection(address, PATIENCE_SECONDS) as link:
+    with socket.create_connection(address, TIMEOUT_SECONDS) as link:
         link.sendall(request)
         link.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: link.recv(65536), b""))
@@ -185,7 +185,7 @@ def test_there_is_a_new_challenge_from_time_to_time(
     """So the server has to remember few questions, and the peers learn it by themselves."""
     monkeypatch.setattr("forewarn.agent.peers.network._MAX_NONCES", 2)
     address = make_machines(1).groups["web-0"].address
-    client = PeerClient(Member("web-0", *address), SECRET, PATIENCE_SECONDS)
+    client = PeerClient(Member("web-0", *address), SECRET, TIMEOUT_SECONDS)
     seen = set()
     for _ in range(6):
         client.request_status("web-1")

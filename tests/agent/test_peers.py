@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.peer_groups import EVENT, PATIENCE_SECONDS, SECRET, Machines
+from agent.peer_groups import EVENT, SECRET, TIMEOUT_SECONDS, Machines
 from forewarn.agent.peers.group import PeerGroup
 from forewarn.agent.peers.messages import APPROVED, FAILED, PREPARING, READY, WAITING
 from forewarn.agent.policy import Member, PeersSettings
@@ -188,7 +188,7 @@ def test_a_machine_may_have_another_name_in_an_event() -> None:
         first.report(EVENT, resources, READY, as_name="pool_0")
         second.report(EVENT, resources, READY, as_name="pool_1")
         with news:
-            assert news.wait_for(lambda: second.decide(EVENT).allowed, PATIENCE_SECONDS), second.decide(EVENT)
+            assert news.wait_for(lambda: second.decide(EVENT).allowed, TIMEOUT_SECONDS), second.decide(EVENT)
         assert list(second.snapshot()) == ["pool_0"]
         assert first.decide(EVENT).reason == "pool_1 is not in [peers] members"
     finally:
@@ -220,7 +220,7 @@ def test_without_an_event_no_member_gets_requests(make_machines: Callable[..., M
     for group in machines.groups.values():
         group.forget(EVENT)
     for thread in asking:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(TIMEOUT_SECONDS)
         assert not thread.is_alive()
     machines.report(READY)
     machines.until_may("web-0")
@@ -230,7 +230,7 @@ def test_it_stops_at_once_and_leaves_nothing(make_machines: Callable[..., Machin
     machines = make_machines(3)
     hold = threading.Event()
     # One that does not answer is being waited for when the group stops.
-    machines.links["web-0", "web-1"].instead = lambda _: bytes(hold.wait(PATIENCE_SECONDS))
+    machines.links["web-0", "web-1"].instead = lambda _: bytes(hold.wait(TIMEOUT_SECONDS))
     machines.report(READY)
     machines.until_why("web-0", "web-1 (")
     for name in machines.names:
@@ -238,5 +238,5 @@ def test_it_stops_at_once_and_leaves_nothing(make_machines: Callable[..., Machin
     hold.set()
     left = [thread for thread in threading.enumerate() if thread.name.startswith("peers-")]
     for thread in left:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(TIMEOUT_SECONDS)
     assert not any(thread.is_alive() for thread in left)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.configs import config, named
-from agent.events import ME, NOW, told
+from agent.events import ME, NOW, make_event
 from depth import amount
 from forewarn.agent.decisions import (
     ApproveEvent,
@@ -40,7 +40,7 @@ RULE = Rule("web", on=("Reboot",), prepare=("pool", "web"), approve="self")
 
 
 def test_now() -> None:
-    found = plan(config(RULE), told(), NOW, ME)
+    found = plan(config(RULE), make_event(), NOW, ME)
     assert found.rule == RULE
     assert [(step.handler, step.does, step.earliest, step.latest) for step in found.steps] == [
         ("pool", "stop pool", NOW, NOW + M),
@@ -53,24 +53,24 @@ def test_now() -> None:
 
 def test_a_lead_before_not_before() -> None:
     rule = RULE._replace(lead=5 * M, approve_lead=2 * M)
-    found = plan(config(rule), told(notice=15 * M), NOW, ME)
+    found = plan(config(rule), make_event(notice=15 * M), NOW, ME)
     assert found.steps[0].earliest == NOW + 10 * M
     assert found.approval is not None
     assert found.approval.at == NOW + 13 * M
-    late = plan(config(rule), told(notice=3 * M), NOW, ME)
+    late = plan(config(rule), make_event(notice=3 * M), NOW, ME)
     assert late.steps[0].earliest == NOW
 
 
 def test_the_limit_of_the_rule_is_for_all_of_it() -> None:
     rule = RULE._replace(timeout=timedelta(seconds=90))
-    found = plan(config(rule), told(), NOW, ME)
+    found = plan(config(rule), make_event(), NOW, ME)
     assert found.steps[-1].latest == NOW + timedelta(seconds=90)
 
 
 def test_handlers_that_may_take_longer_than_there_is_are_named() -> None:
-    found = plan(config(RULE), told(notice=timedelta(seconds=30)), NOW, ME)
+    found = plan(config(RULE), make_event(notice=timedelta(seconds=30)), NOW, ME)
     assert "if all handlers take their whole time limit, they end 1m30s after NotBefore" in found.reasons
-    enough = plan(config(RULE), told(), NOW, ME)
+    enough = plan(config(RULE), make_event(), NOW, ME)
     assert not any("after NotBefore" in reason for reason in enough.reasons)
 
 
@@ -85,7 +85,7 @@ def test_handlers_that_may_take_longer_than_there_is_are_named() -> None:
     ],
 )
 def test_why_it_would_not_be_approved(rule: Rule, resources: tuple[str, ...], status: str, words: str) -> None:
-    found = plan(config(rule), told(resources=resources, status=status), NOW, ME)
+    found = plan(config(rule), make_event(resources=resources, status=status), NOW, ME)
     assert found.approval is not None
     assert found.approval.at is None
     assert found.approval.text.startswith(words)
@@ -94,30 +94,32 @@ def test_why_it_would_not_be_approved(rule: Rule, resources: tuple[str, ...], st
 def test_a_leader_approves_for_several() -> None:
     led = config(RULE._replace(approve="leader"))._replace(peers=PEERS)
     for resources in ((ME, "web-1"), ("web-1", ME), (ME,)):
-        found = plan(led, told(resources=resources), NOW, ME)
+        found = plan(led, make_event(resources=resources), NOW, ME)
         assert found.approval is not None
         assert found.approval.at == NOW
-    stranger = plan(led, told(resources=(ME, "db-0")), NOW, ME).approval
+    stranger = plan(led, make_event(resources=(ME, "db-0")), NOW, ME).approval
     assert stranger is not None
     assert stranger.at is None
     assert stranger.text == "no: db-0 is not in [peers] members"
 
 
 def test_a_started_event_is_prepared_at_once() -> None:
-    found = plan(config(RULE._replace(lead=5 * M)), told(status="Started"), NOW, ME)
+    found = plan(config(RULE._replace(lead=5 * M)), make_event(status="Started"), NOW, ME)
     assert found.steps[0].earliest == NOW
     assert "the event has already started" in found.reasons
-    odd = plan(config(RULE._replace(lead=5 * M)), told(EventStatus="Started"), NOW, ME)  # with a NotBefore all the same
+    odd = plan(
+        config(RULE._replace(lead=5 * M)), make_event(EventStatus="Started"), NOW, ME
+    )  # with a NotBefore all the same
     assert odd.event.not_before is not None
     assert odd.steps[0].earliest == NOW
 
 
 def test_a_handler_with_only_undo_does_not_run_for_a_cancelled_event() -> None:
     whole = config(Rule("after", undo=("web",)))
-    assert plan_lines(plan(whole, told(), NOW, ME))[-1] == "  when the event is over: web would start web"
+    assert plan_lines(plan(whole, make_event(), NOW, ME))[-1] == "  when the event is over: web would start web"
     assert "   undo     when the event is over:" in explain(whole)
     both = config(Rule("both", prepare=("web",)))
-    assert "  when the event is over or cancelled: web would start web" in plan_lines(plan(both, told(), NOW, ME))
+    assert "  when the event is over or cancelled: web would start web" in plan_lines(plan(both, make_event(), NOW, ME))
     assert "   undo     when the event is over or cancelled:" in explain(both)
 
 
@@ -130,7 +132,7 @@ def test_without_a_matching_rule_each_rule_gives_its_reason() -> None:
         Rule("word", description=("repair",)),
         Rule("words", description=("repair", "failure"), source="User"),
     )
-    found = plan(config(*rules), told(), NOW, ME)
+    found = plan(config(*rules), make_event(), NOW, ME)
     assert found.rule is None
     source = "it matches events from User; this one is from Platform"
     words = 'the description does not contain "repair" or "failure"'
@@ -142,17 +144,17 @@ def test_without_a_matching_rule_each_rule_gives_its_reason() -> None:
         'word: the description does not contain "repair"',
         f"words: {source}; {words}",
     ]
-    long = plan(config(rules[2]), told(DurationInSeconds=61), NOW, ME)
+    long = plan(config(rules[2]), make_event(DurationInSeconds=61), NOW, ME)
     assert long.reasons == ("short: it matches interruptions of at most 1m; this one takes 1m1s",)
 
 
 def test_an_event_of_another_machine_is_left_alone() -> None:
-    found = plan(config(RULE), told(resources=("web-1", "web-2")), NOW, "")
+    found = plan(config(RULE), make_event(resources=("web-1", "web-2")), NOW, "")
     assert found.reasons == ("it affects web-1 and web-2, not this VM",)
 
 
 def test_the_plan_for_people() -> None:
-    event = told("4CAEA225-A741-474D-A72E-428C86FCD853")
+    event = make_event("4CAEA225-A741-474D-A72E-428C86FCD853")
     found = plan(config(RULE._replace(lead=5 * M), handlers=(named("pool", 30),)), event, NOW, ME)
     alone = "as soon as all handlers have prepared, unless the event affects other VMs"
     assert plan_lines(found) == [
@@ -166,11 +168,11 @@ def test_the_plan_for_people() -> None:
         "  note: if a handler fails, the other handlers do not run; the event is not approved",
     ]
     assert plan_lines(plan(config(), event, NOW, ME))[1:] == ["  ignored:", "    there are no rules"]
-    assert "has started" in plan_lines(plan(config(RULE), told(status="Started"), NOW, ME))[0]
+    assert "has started" in plan_lines(plan(config(RULE), make_event(status="Started"), NOW, ME))[0]
 
 
 def test_the_plan_for_programs() -> None:
-    found = plan_json(plan(config(RULE), told(), NOW, ME))
+    found = plan_json(plan(config(RULE), make_event(), NOW, ME))
     assert found["rule"] == "web"
     assert found["prepare"][1] == {
         "handler": "web",
@@ -181,17 +183,17 @@ def test_the_plan_for_programs() -> None:
         "timeout_seconds": 60.0,
     }
     assert found["approval"]["at"] == "2031-05-04T12:00:00.000000Z"
-    assert plan_json(plan(config(), told(), NOW, ME))["approval"] is None
+    assert plan_json(plan(config(), make_event(), NOW, ME))["approval"] is None
 
 
 def test_names_ignore_letter_case_and_duplicates() -> None:
-    found = plan(config(RULE), told(EventStatus="scheduled", Resources=[ME, ME]), NOW, ME)
+    found = plan(config(RULE), make_event(EventStatus="scheduled", Resources=[ME, ME]), NOW, ME)
     assert found.approval is not None
     assert found.approval.at == NOW
 
 
 def test_an_event_without_a_time_is_not_approved_relative_to_it() -> None:
-    found = plan(config(RULE._replace(approve_lead=M)), told(NotBefore=""), NOW, ME)
+    found = plan(config(RULE._replace(approve_lead=M)), make_event(NotBefore=""), NOW, ME)
     assert found.approval is not None
     assert found.approval.at is None
     assert "its NotBefore is unknown" in plan_lines(found)[0]
@@ -292,7 +294,7 @@ configs = st.builds(
     st.sampled_from([None, PEERS]),
 )
 events = st.builds(
-    told,
+    make_event,
     kind=st.sampled_from(["Reboot", "Freeze"]),
     status=st.sampled_from(["Scheduled", "Scheduled", "Started"]),
     resources=st.sampled_from([(ME,), (ME,), (ME, ME), (ME, "web-1"), ("web-1", ME)]),

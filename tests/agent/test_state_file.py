@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.events import ME, told
+from agent.events import ME, make_event
 from forewarn.agent.policy import Rule
 from forewarn.agent.state import FILE, PREPARED, StateFile, WorkStore, from_json, new_work, to_json
 from forewarn.errors import NotPermitted, StateInUse
@@ -19,7 +19,7 @@ from forewarn.wire.document_reader import read_event_leniently
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORK = new_work(told(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=PREPARED, memo={"was": "ready"})
+WORK = new_work(make_event(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=PREPARED, memo={"was": "ready"})
 
 
 def test_the_next_agent_finds_the_work_in_progress(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from webhook_receiver import Got
+    from webhook_receiver import ReceivedRequest
 
 OPTIONS = (
     *("--clock", "virtual", "--preview-versions", "true", "--inactivity-timeout", "3650d"),
@@ -282,7 +282,7 @@ def is_for_narrow(row: dict[str, Any]) -> bool:
     return row["group"] == "web" and row["kind"] in ("scheduled", "started", "completed")
 
 
-def is_signed_with(secret: str, got: Got) -> bool:
+def is_signed_with(secret: str, got: ReceivedRequest) -> bool:
     signed = got.headers["forewarn-timestamp"].encode() + b"." + got.body
     return got.headers["forewarn-signature"] == "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 

@@ -111,9 +111,9 @@ def test_a_status_fault_sends_the_response_of_the_wire(service: ServiceProcess, 
     sent = POLL if method == "GET" else approval(event)
     with Line(service) as line:
         row = Row(name="", mark="", says="", status=int(kind), answer=text, content_type=content_type)
-        assert line.ask(sent).unmeasured == row.expected
+        assert line.exchange(sent).unmeasured == row.expected
         assert status_of(service, event) == "scheduled", "what is struck approves nothing"
-        assert line.ask(sent).status == 200
+        assert line.exchange(sent).status == 200
     assert status_of(service, event) == ("started" if method == "POST" else "scheduled")
     end(service)
 
@@ -121,7 +121,7 @@ def test_a_status_fault_sends_the_response_of_the_wire(service: ServiceProcess, 
 def test_an_empty_body(service: ServiceProcess) -> None:
     add(service, "empty")
     with Line(service) as line:
-        struck, good = line.ask(POLL), line.ask(POLL)
+        struck, good = line.exchange(POLL), line.exchange(POLL)
     assert (struck.status, struck.header("content-length"), struck.body) == (200, "0", b"")
     for name in ("etag", "server", "content-type"):
         assert struck.header(name) == good.header(name)
@@ -137,11 +137,11 @@ def test_unchanged_ignores_the_entity_tag(service: ServiceProcess, tag: str | No
     sent = request("GET", TARGET, (*TRUE, *((("If-None-Match", tag),) if tag else ())))
     with Line(service) as line:
         for _ in range(2):
-            struck = line.ask(sent)
+            struck = line.exchange(sent)
             assert (struck.status, struck.body) == (304, b"")
             assert struck.header("etag") == (tag if tag == '"another.7"' else None)
             assert struck.header("x-ms-request-id")
-        assert line.ask(POLL).body == NOTHING_YET
+        assert line.exchange(POLL).body == NOTHING_YET
     end(service)
 
 
@@ -202,9 +202,9 @@ def test_stale_is_the_document_before_with_its_own_tag(service: ServiceProcess) 
     with Line(service) as line:
         tags = [before.headers["etag"], before.headers["etag"].replace(".0", ".1"), '"another.7"']
         for tag in tags:  # none of them matters
-            struck = line.ask(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
+            struck = line.exchange(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
             assert (struck.status, struck.body, struck.header("etag")) == (200, before.body, before.headers["etag"])
-        now = line.ask(POLL)
+        now = line.exchange(POLL)
     assert json.loads(now.body)["DocumentIncarnation"] == 1
     assert now.header("etag") == tags[1]
     end(service)
@@ -234,8 +234,8 @@ def test_slow_sends_the_correct_response_later(service: ServiceProcess) -> None:
     add(service, "slow", delay="0.05s", method="any", count=2)
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     with Line(service) as line:
-        assert len(json.loads(line.ask(POLL).body)["Events"]) == 1
-        assert line.ask(approval(event)).status == 200
+        assert len(json.loads(line.exchange(POLL).body)["Events"]) == 1
+        assert line.exchange(approval(event)).status == 200
     assert status_of(service, event) == "started"
     assert active(service) == {}
     end(service)
@@ -255,7 +255,7 @@ def test_a_slow_response_is_sent_when_the_service_stops(service: ServiceProcess)
         until_struck(service)
         see_it_wait(service, line)
         end(service)
-        assert line.answer().body == NOTHING_YET
+        assert line.read_response().body == NOTHING_YET
 
 
 def test_a_slow_approval_is_neither_early_nor_lost_at_a_stop(service: ServiceProcess) -> None:
@@ -269,7 +269,7 @@ def test_a_slow_approval_is_neither_early_nor_lost_at_a_stop(service: ServicePro
         see_it_wait(service, line)
         assert status_of(service, event) == "scheduled"
         assert service.stop() == 0
-        assert line.answer().status == 200
+        assert line.read_response().status == 200
     service.start("--clock", "virtual")
     assert status_of(service, event) == "started"
 
@@ -316,7 +316,7 @@ def test_a_long_poll_ends_when_its_group_is_disabled(service: ServiceProcess) ->
         while b"forewarn_long_polls 1.0" not in service.control("GET", "/metrics").body:
             pass
         add(service, "disabled")
-        told = line.answer()
+        told = line.read_response()
     assert (told.status, told.body) == (200, NOTHING_YET)
     assert told.header("etag") != tag
 
@@ -414,7 +414,7 @@ def test_responses_keep_their_order_after_a_slow_one(service: ServiceProcess) ->
     add(service, "429")
     with Line(service) as line:
         line.send(POLL * 3)
-        assert [line.answer().status for _ in range(3)] == [200, 429, 200]
+        assert [line.read_response().status for _ in range(3)] == [200, 429, 200]
     end(service)
 
 
@@ -426,5 +426,5 @@ def test_long_polls_go_on_where_faults_are_allowed(service: ServiceProcess) -> N
             pass
         add(service, "500")  # what is held already is not struck
         service.request_operation("restart", "web-0")
-        assert line.answer().status == 200
-        assert line.ask(POLL).status == 500
+        assert line.read_response().status == 200
+        assert line.exchange(POLL).status == 500

@@ -99,7 +99,7 @@ def test_a_long_poll_gets_each_change_at_once(make: Callable[..., ServiceProcess
         def held_while(change: Callable[[], object]) -> list[str]:
             hold(service, line, patient(tag))
             change()
-            reply = line.answer()
+            reply = line.read_response()
             assert reply.header("etag") == tag_of(service)
             return statuses(reply)
 
@@ -122,7 +122,7 @@ def test_the_response_equals_a_poll_and_has_preference_applied(make: Callable[..
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "respond-async, wait=300"))
         service.request_operation("restart", "first")
-        reply = line.answer()
+        reply = line.read_response()
         assert (
             Reply(reply.head, b"").masked.replace(b": %d\r" % len(reply.body), b": <length>\r") + b"{}" == row.expected
         )
@@ -134,7 +134,7 @@ def test_a_change_that_the_version_does_not_show_ends_the_wait(make: Callable[..
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), version="2017-08-01"))
         assert service.control("POST", "/v1/operations", {"cause": "eviction", "vms": ["first"]}).status == 201
-        assert line.answer().body == b'{"DocumentIncarnation":1,"Events":[]}'
+        assert line.read_response().body == b'{"DocumentIncarnation":1,"Events":[]}'
 
 
 def test_a_change_of_another_group_does_not_end_the_wait(make: Callable[..., ServiceProcess]) -> None:
@@ -145,7 +145,7 @@ def test_a_change_of_another_group_does_not_end_the_wait(make: Callable[..., Ser
         service.request_operation("restart", "second")
         see_it_held(service, line)
         service.request_operation("restart", "first")
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
 
 
 def test_an_approval_without_effect_does_not_end_the_wait(make: Callable[..., ServiceProcess]) -> None:
@@ -161,7 +161,7 @@ def test_an_approval_without_effect_does_not_end_the_wait(make: Callable[..., Se
         see_it_held(service, line)
         other = service.document(source="127.0.0.2")["Events"][0]["EventId"]
         assert service.approve(other, source="127.0.0.2").status == 200
-        assert statuses(line.answer()) == ["Started"]
+        assert statuses(line.read_response()) == ["Started"]
 
 
 def test_the_wait_is_in_real_time(make: Callable[..., ServiceProcess]) -> None:
@@ -171,10 +171,10 @@ def test_the_wait_is_in_real_time(make: Callable[..., ServiceProcess]) -> None:
         hold(service, line, patient(tag))
         service.advance("2h")
         see_it_held(service, line)
-        unchanged = short.ask(patient(tag, "wait=1"))
+        unchanged = short.exchange(patient(tag, "wait=1"))
         assert (unchanged.status, unchanged.header("etag"), unchanged.body) == (304, tag, b"")
         assert unchanged.header("preference-applied") == "wait=1"
-        assert short.ask(POLL).status == 200
+        assert short.exchange(POLL).status == 200
 
 
 def test_a_group_with_a_long_poll_does_not_become_inactive(make: Callable[..., ServiceProcess]) -> None:
@@ -186,7 +186,7 @@ def test_a_group_with_a_long_poll_does_not_become_inactive(make: Callable[..., S
         see_it_held(service, line)
         assert service.get_json("/v1/vms/first")["events_enabled"]
         service.request_operation("restart", "first")
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
     assert service.get_json("/v1/history?kind=disabled")["history"] == []
     service.advance("25h")
     assert not service.get_json("/v1/vms/first")["events_enabled"], "nobody waits any more"
@@ -209,7 +209,7 @@ def test_a_star_and_a_list_of_tags_wait_too(make: Callable[..., ServiceProcess])
         hold(service, star, patient("*"))
         hold(service, several, patient(f'"other", {tag}'))
         service.request_operation("restart", "first")
-        assert (star.answer().status, statuses(several.answer())) == (304, ["Scheduled"])
+        assert (star.read_response().status, statuses(several.read_response())) == (304, ["Scheduled"])
 
 
 # --- What is not held -----------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_poll_that_need_not_wait_gets_its_response_at_once(make: Callable[...,
         for if_none_match, prefer, status, applied in at_once * 2:
             headers = [("Metadata", "true"), ("Prefer", prefer)]
             headers += [("If-None-Match", if_none_match)] if if_none_match else []
-            reply = line.ask(request("GET", "/metadata/scheduledevents?api-version=2020-07-01", tuple(headers)))
+            reply = line.exchange(request("GET", "/metadata/scheduledevents?api-version=2020-07-01", tuple(headers)))
             assert (reply.status, reply.header("preference-applied")) == (status, applied), prefer
 
 
@@ -241,9 +241,9 @@ def test_an_invalid_request_is_rejected_at_once(make: Callable[..., ServiceProce
     tag = tag_of(service)
     with Line(service) as line:
         replies = [
-            line.ask(patient(tag, "wait=60", version="2018-01-01")),
-            line.ask(patient(tag).replace(b"Metadata: true\r\n", b"")),
-            line.ask(patient(tag, "wait=60", ("X-Forwarded-For", "1.2.3.4"))),
+            line.exchange(patient(tag, "wait=60", version="2018-01-01")),
+            line.exchange(patient(tag).replace(b"Metadata: true\r\n", b"")),
+            line.exchange(patient(tag, "wait=60", ("X-Forwarded-For", "1.2.3.4"))),
         ]
         assert [reply.status for reply in replies] == [404, 400, 400]
         assert [reply.header("preference-applied") for reply in replies] == [None] * 3
@@ -258,8 +258,8 @@ def test_a_long_poll_counts_once_for_the_rate_limit(make: Callable[..., ServiceP
         hold(service, line, patient(tag))
         assert service.request(source="127.0.1.1").status == 429
         service.request_operation("restart", "set_0")
-        assert statuses(line.answer()) == ["Scheduled"]
-        assert line.ask(patient(tag)).unmeasured == THROTTLED.expected
+        assert statuses(line.read_response()) == ["Scheduled"]
+        assert line.exchange(patient(tag)).unmeasured == THROTTLED.expected
 
 
 # --- The connection -------------------------------------------------------------------------------
@@ -271,12 +271,12 @@ def test_a_request_pipelined_after_a_long_poll_gets_its_response_after_it(make: 
     with Line(service) as line:
         hold(service, line, patient(tag) + patient(tag) + VERSIONS + POLL)
         service.request_operation("restart", "first")
-        assert [statuses(line.answer()) for _ in range(2)] == [["Scheduled"]] * 2
-        assert line.answer().body.startswith(b'{"apiVersions"')
-        assert line.answer().header("preference-applied") is None
+        assert [statuses(line.read_response()) for _ in range(2)] == [["Scheduled"]] * 2
+        assert line.read_response().body.startswith(b'{"apiVersions"')
+        assert line.read_response().header("preference-applied") is None
         hold(service, line, patient(tag_of(service)))
         service.advance("15m")
-        assert statuses(line.answer()) == ["Started"]
+        assert statuses(line.read_response()) == ["Started"]
 
 
 def test_connection_close_is_honoured_after_the_response(make: Callable[..., ServiceProcess]) -> None:
@@ -284,7 +284,7 @@ def test_connection_close_is_honoured_after_the_response(make: Callable[..., Ser
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "wait=60", ("Connection", "close")))
         service.request_operation("restart", "first")
-        reply = line.answer()
+        reply = line.read_response()
         assert (statuses(reply), reply.header("connection")) == (["Scheduled"], "close")
         assert line.rest() == b""
 
@@ -304,14 +304,14 @@ def test_each_of_many_long_polls_gets_one_response(make: Callable[..., ServicePr
     tag = tag_of(service, sources[0])
     # Each asks again at once, every other with one more request behind it.
     for number, line in enumerate(lines):
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
         line.send(patient(tag) + POLL * (number % 2))
     see_it_held(service, *lines)
     assert service.control("POST", f"/v1/events/{event}/cancel").status == 200
     for number, line in enumerate(lines):
-        assert statuses(line.answer()) == []
+        assert statuses(line.read_response()) == []
         if number % 2:
-            assert line.answer().header("preference-applied") is None
+            assert line.read_response().header("preference-applied") is None
     stop_cleanly(service)
     assert [line.rest() for line in lines] == [b""] * len(lines)
     for line in lines:
@@ -328,7 +328,7 @@ def test_a_stop_does_not_wait_for_long_polls(make: Callable[..., ServiceProcess]
         hold(service, line, patient(tag))
         hold(service, behind, patient(tag) * 2)
         stop_cleanly(service)
-        replies = [line.answer(), behind.answer(), behind.answer()]
+        replies = [line.read_response(), behind.read_response(), behind.read_response()]
         assert {reply.status for reply in replies} == {304}
         assert {reply.header("preference-applied") for reply in replies} == {"wait=60"}
         assert [reply.header("connection") for reply in replies] == ["close", None, "close"]
@@ -346,11 +346,11 @@ def test_a_client_that_polls_again_after_a_crash_has_missed_nothing(make: Callab
     with Line(service) as line:
         hold(service, line, patient(tag))
         service.request_operation("restart", "first")
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
     service.kill()
     service.start("--clock", "virtual")
     with Line(service) as line:
-        assert statuses(line.ask(patient(tag))) == ["Scheduled"]
+        assert statuses(line.exchange(patient(tag))) == ["Scheduled"]
 
 
 def test_the_long_poll_of_a_removed_vm_ends_and_others_continue(make: Callable[..., ServiceProcess]) -> None:
@@ -359,11 +359,11 @@ def test_the_long_poll_of_a_removed_vm_ends_and_others_continue(make: Callable[.
         hold(service, staying, patient(tag_of(service)))
         hold(service, leaving, patient(tag_of(service, "127.0.0.2")))
         assert service.control("PUT", "/v1/fleet", FIRST_ALONE.encode()).status == 200
-        gone = leaving.answer()
+        gone = leaving.read_response()
         assert (gone.status, gone.body, gone.header("preference-applied")) == (404, NOT_A_VM, None)
         see_it_held(service, staying)
         service.request_operation("restart", "first")
-        assert statuses(staying.answer()) == ["Scheduled"]
+        assert statuses(staying.read_response()) == ["Scheduled"]
 
 
 def test_an_address_that_moves_to_another_vm_gets_that_vms_document(make: Callable[..., ServiceProcess]) -> None:
@@ -373,7 +373,7 @@ def test_an_address_that_moves_to_another_vm_gets_that_vms_document(make: Callab
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
         assert service.control("PUT", "/v1/fleet", GIVEN_TO_THE_OTHER.encode()).status == 200
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
 
 
 def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., ServiceProcess]) -> None:
@@ -384,7 +384,7 @@ def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., Service
     with Line(service, address=own) as line:
         hold(service, line, patient(tag))
         service.request_operation("restart", "second")
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
         hold(service, line, patient(service.request(address=own).headers["etag"]))
         assert service.control("PUT", "/v1/fleet", FIRST_ALONE.encode()).status == 200
-        assert line.answer().body == NOT_A_VM
+        assert line.read_response().body == NOT_A_VM

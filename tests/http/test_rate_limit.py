@@ -48,7 +48,7 @@ def burst(service: ServiceProcess, *requests: bytes, source: str = "127.0.0.1") 
     """All in one write."""
     with Line(service, source) as line:
         line.send(b"".join(requests))
-        return [line.answer() for _ in requests]
+        return [line.read_response() for _ in requests]
 
 
 def check(replies: list[Reply]) -> None:
@@ -69,7 +69,7 @@ def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(limited: Callable[[str], 
 
 def test_repeated_polls_are_throttled(limited: Callable[[str], ServiceProcess]) -> None:
     with Line(limited("5")) as line:
-        check([line.ask(POLL) for _ in range(BURST)])
+        check([line.exchange(POLL) for _ in range(BURST)])
 
 
 def test_polls_and_other_requests_count_together(limited: Callable[[str], ServiceProcess]) -> None:
@@ -83,7 +83,7 @@ def test_connections_count_together(limited: Callable[[str], ServiceProcess]) ->
     lines = [Line(service) for _ in range(BURST)]
     for line in lines:
         line.send(POLL)
-    replies = [line.answer() for line in lines]
+    replies = [line.read_response() for line in lines]
     for line in lines:
         line.socket.close()
     # Which connection is served first is not ours to say.

@@ -25,7 +25,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: row.name)
 def test_the_first_and_the_repeated_response_match_the_list(world: World, row: Row) -> None:
-    first, repeated = world.ask_first(row, times=2), world.ask_repeatedly(row, times=3)
+    first, repeated = world.send_on_new_connections(row, times=2), world.send_on_one_connection(row, times=3)
     for reply in (*first, *repeated):
         assert world.named(reply) == row.expected
     assert len({reply.masked for reply in (*first, *repeated)}) == 1
@@ -35,13 +35,13 @@ def test_the_first_and_the_repeated_response_match_the_list(world: World, row: R
 
 def test_an_unknown_id_among_known_ones_approves_nothing(world: World) -> None:
     row = next(row for row in ANSWERS if row.name == "approval with one id unknown")
-    assert [reply.status for reply in world.ask_repeatedly(row, times=1)] == [400]
+    assert [reply.status for reply in world.send_on_one_connection(row, times=1)] == [400]
     assert not world.approved("untouched")
 
 
 def test_an_approval_is_noted(world: World) -> None:
     row = next(row for row in ANSWERS if row.name == "approval")
-    assert [reply.status for reply in world.ask_repeatedly(row, times=1)] == [200]
+    assert [reply.status for reply in world.send_on_one_connection(row, times=1)] == [200]
     assert world.approved("waiting")
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import FLEET, START, approve, ask, make_engine
+from engines import FLEET, START, approve, make_engine, request_operation
 
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.limits import OperatorLimits
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from forewarn.core.state import HistoryEntry
     from forewarn.core.webhooks import DeliveryUpdate
     from forewarn.engine.engine import Engine
-    from webhook_receiver import Got
+    from webhook_receiver import ReceivedRequest
 
 SECRET = "not really a secret"  # noqa: S105
 LOCAL = OperatorLimits(makes_hosts=True, webhook_private_networks=parse_allowed_networks("127.0.0.1"))
@@ -99,8 +99,8 @@ async def history(engine: Engine, after: int = 0) -> dict[str, str]:
     return {str(entry.sequence): entry.group for entry in entries}
 
 
-async def until_taken(receiver: Receiver, ids: set[str]) -> None:
-    await asyncio.to_thread(receiver.until_taken, ids)
+async def wait_until_accepted(receiver: Receiver, ids: set[str]) -> None:
+    await asyncio.to_thread(receiver.wait_until_accepted, ids)
 
 
 async def until(engine: Engine, is_so: Callable[[], bool]) -> None:
@@ -132,7 +132,7 @@ def undelivered(engine: Engine) -> dict[int, Undelivered]:
     return engine.draft().undelivered("hook")
 
 
-def check_order(got: list[Got], expected: dict[str, str]) -> None:
+def check_order(got: list[ReceivedRequest], expected: dict[str, str]) -> None:
     """Each once, and in order."""
     assert [one.id for one in got] == sorted(expected, key=int)
 
@@ -143,7 +143,7 @@ async def test_all_rows_after_the_add_arrive_once_and_signed(receiver: Receiver)
         assert (added.created_by, added.created_at, added.cursor) == ("ops", START, engine.draft().sequence)
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
-        operation = await ask(engine, "restart", "web-0")
+        operation = await request_operation(engine, "restart", "web-0")
         await approve(engine, *operation.events, by="web-0", group="web")
         await engine.advance(timedelta(hours=1))
         await until_settled(engine)
@@ -167,8 +167,8 @@ async def test_only_rows_that_match_the_filter_arrive(receiver: Receiver) -> Non
         await engine.execute(add_webhook, wishes, "ops")
         for group in ("db-0", "web"):
             await engine.enable(group, by="test")
-        await ask(engine, "restart", "db-0")
-        await ask(engine, "restart", "web-1")
+        await request_operation(engine, "restart", "db-0")
+        await request_operation(engine, "restart", "web-1")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == 2)
     assert [(got.event["type"], got.group) for got in receiver.got] == [
         ("forewarn.enabled", "web"),
@@ -177,14 +177,14 @@ async def test_only_rows_that_match_the_filter_arrive(receiver: Receiver) -> Non
 
 
 async def test_a_failing_row_blocks_the_rows_after_it(receiver: Receiver) -> None:
-    receiver.answer = lambda got: Reply(500 if got.group == "web" else 200)
+    receiver.respond = lambda got: Reply(500 if got.group == "web" else 200)
     async with running() as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for group in ("db-0", "web"):
             await engine.enable(group, by="test")
         for _ in range(5):
-            await ask(engine, "restart", "web-0")
-            await ask(engine, "restart", "db-0")
+            await request_operation(engine, "restart", "web-0")
+            await request_operation(engine, "restart", "db-0")
         expected = await history(engine, added.cursor)
         first = min((number for number, group in expected.items() if group == "web"), key=int)
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
@@ -198,7 +198,7 @@ async def test_a_failing_row_blocks_the_rows_after_it(receiver: Receiver) -> Non
         assert dispatcher.stats(webhook).pending == len(expected) - 1
         attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
         assert attempts == list(range(1, len(attempts) + 1))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await until_settled(engine)
         assert dispatcher.stats(webhook) == DeliveryStats()
     check_order(receiver.taken, expected)
@@ -223,22 +223,22 @@ async def test_delivery_resumes_after_failures_and_a_restart(
         if trouble == "is away":
             receiver.close()
         else:
-            receiver.answer = lambda _: replies[trouble]
+            receiver.respond = lambda _: replies[trouble]
         if trouble == "hangs":
             dispatcher._outbound._timeout_seconds = 0.2
         for _ in range(3):
-            await ask(engine, "restart", "web-0")
-            await ask(engine, "redeploy", "db-0")
+            await request_operation(engine, "restart", "web-0")
+            await request_operation(engine, "redeploy", "db-0")
         await until(engine, lambda: any(row.attempts > 1 for row in undelivered(engine).values()))
     assert len(receiver.taken) == before
     if trouble == "hangs":  # else it would hang on for a while
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
     async with running(tmp_path, clean=clean) as (engine, _):
-        await ask(engine, "restart", "web-1")
+        await request_operation(engine, "restart", "web-1")
         expected = await history(engine, added.cursor)
         if trouble == "is away":
             receiver.open()
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await until_settled(engine)
     check_order(receiver.taken, expected)
     async with running(tmp_path) as (engine, _):
@@ -258,7 +258,7 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
         dispatcher._channels["hook"]._write = write_late  # type: ignore[method-assign]
         await engine.enable("web", by="test")
         expected = await history(engine, added.cursor)
-        await until_taken(receiver, set(expected))
+        await wait_until_accepted(receiver, set(expected))
     async with running(tmp_path) as (engine, _):
         await until_settled(engine)
     assert [got.id for got in receiver.taken] == [*expected, *expected]
@@ -269,7 +269,7 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
 async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, status: int, most: int
 ) -> None:
-    receiver.answer = lambda _: Reply(status)
+    receiver.respond = lambda _: Reply(status)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         order, may_write = engine.execute, asyncio.Event()
@@ -281,7 +281,7 @@ async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
 
         monkeypatch.setattr(engine, "execute", order_late)
         for _ in range(5):
-            await ask(engine, "restart", "web-0")
+            await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
         assert len(expected) > MAX_UNCONFIRMED + 1
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) >= most)
@@ -306,11 +306,11 @@ async def test_a_clean_stop_stores_the_position_of_a_webhook_without_matching_ro
 async def test_a_clean_stop_waits_for_a_response_that_arrives_soon(receiver: Receiver, tmp_path: Path) -> None:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def answer_while_stopping(_: Got) -> Reply:
+    def answer_while_stopping(_: ReceivedRequest) -> Reply:
         asyncio.run_coroutine_threadsafe(stopping.wait(), loop).result()
         return Reply()
 
-    receiver.answer = answer_while_stopping
+    receiver.respond = answer_while_stopping
     async with running(tmp_path) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
@@ -327,14 +327,14 @@ async def test_a_clean_stop_waits_for_a_response_that_arrives_soon(receiver: Rec
 
 async def test_a_failed_row_is_kept_until_a_retry_and_later_rows_continue(receiver: Receiver) -> None:
     refused: set[str] = set()
-    receiver.answer = lambda got: Reply(400 if got.id in refused else 200)
+    receiver.respond = lambda got: Reply(400 if got.id in refused else 200)
     async with running(pace=WebhookRetryPolicy(0.01, 3)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         refused.add(str(added.cursor + 1))
         await engine.enable("web", by="test")
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
-        await until_taken(receiver, expected.keys() - refused)
+        await wait_until_accepted(receiver, expected.keys() - refused)
         first = added.cursor + 1
         await until(engine, lambda: undelivered(engine)[first].failed)
         row = undelivered(engine)[first]
@@ -352,12 +352,12 @@ async def test_a_failed_row_is_kept_until_a_retry_and_later_rows_continue(receiv
 
 
 async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await dispatcher.retry("hook")
         await until_settled(engine)
         assert [got.id for got in receiver.got] == [str(added.cursor + 1)] * 2
@@ -366,12 +366,12 @@ async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
 async def test_a_row_delivered_during_a_retry_request_is_not_sent_again(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         decided, order = asyncio.Event(), engine.execute
 
         async def order_and_dawdle(what: Any, *arguments: Any) -> Any:
@@ -386,19 +386,19 @@ async def test_a_row_delivered_during_a_retry_request_is_not_sent_again(
             await decided.wait()
         await dispatcher.retry("hook")
         await slow
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         await until_settled(engine)
         expected = await history(engine, added.cursor)
     check_order(receiver.taken, expected)
 
 
 async def test_a_retry_happens_even_if_its_client_disconnects(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await engine.execute(retry, "hook")
         await until_settled(engine)
     assert [got.group for got in receiver.taken] == ["web"]
@@ -407,14 +407,14 @@ async def test_a_retry_happens_even_if_its_client_disconnects(receiver: Receiver
 async def test_a_row_that_fails_and_is_retried_in_one_commit_is_sent_once_more(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         order, retries = engine.execute, list[asyncio.Task[Any]]()
 
         async def order_and_retry(what: Any, *arguments: Any) -> Any:
             if what is record_deliveries and not retries:
-                receiver.answer = lambda _: Reply()
+                receiver.respond = lambda _: Reply()
                 outcome = asyncio.create_task(order(what, *arguments))
                 retries.append(asyncio.create_task(order(retry, "hook")))
                 return await outcome
@@ -428,18 +428,18 @@ async def test_a_row_that_fails_and_is_retried_in_one_commit_is_sent_once_more(
 
 
 async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_nothing_old(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         _, _, added = await asyncio.gather(
             dispatcher.retry("hook"),
             engine.execute(remove_webhook, "hook", "ops"),
             engine.execute(add_webhook, hook(receiver.url("/new")), "ops"),
         )
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
         await until_settled(engine)
     check_order(receiver.taken, expected)
@@ -447,12 +447,12 @@ async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_
 
 
 async def test_new_rows_wait_for_a_row_that_is_retried(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await engine.enable("db-0", by="test")
         await dispatcher.retry("hook")
         await until_settled(engine)
@@ -460,7 +460,7 @@ async def test_new_rows_wait_for_a_row_that_is_retried(receiver: Receiver) -> No
 
 
 async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
-    receiver.answer = lambda got: Reply(500 if got.path == "/hook" else 200)
+    receiver.respond = lambda got: Reply(500 if got.path == "/hook" else 200)
     async with running(tmp_path) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url("/other"), "other", kinds=("webhook-removed",)), "ops")
         await engine.execute(add_webhook, hook(receiver.url("/hook")), "ops")
@@ -473,7 +473,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
         with pytest.raises(UnknownResource):
             await engine.execute(remove_webhook, "hook", "ops")
         await engine.enable("db-0", by="test")
-        await until_taken(receiver, {str(last.sequence)})
+        await wait_until_accepted(receiver, {str(last.sequence)})
     assert [got.event["data"]["kind"] for got in receiver.taken] == ["webhook-removed"]
     assert {got.event["data"]["kind"] for got in receiver.got if got.path == "/hook"} == {"enabled"}
     with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
@@ -507,7 +507,7 @@ async def test_a_channel_ends_when_its_webhook_is_removed(receiver: Receiver) ->
 
 
 async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     async with running() as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
@@ -516,7 +516,7 @@ async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Re
             engine.execute(remove_webhook, "hook", "ops"),
             engine.execute(add_webhook, hook(receiver.url("/new")), "ops"),
         )
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await engine.enable("db-0", by="test")
         await until_settled(engine)
     assert [(got.path, got.group) for got in receiver.taken] == [("/new", "db-0")]
@@ -545,7 +545,7 @@ async def test_the_number_of_failed_rows_is_limited(
 ) -> None:
     monkeypatch.setattr("forewarn.core.webhooks.MAX_FAILED", 10)
     monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         deliveries = engine.draft().webhook_deliveries
@@ -567,7 +567,7 @@ async def test_the_number_of_failed_rows_is_limited(
         assert deliveries.stats("hook")[1:] == (len(kept), "HTTP 400", lost)
         assert lost + len(kept) == 40
         assert caplog.text.count("the oldest are kept no more") == 1
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await dispatcher.retry("hook")
         await until_settled(engine)
         assert [int(got.id) for got in receiver.taken] == kept
@@ -606,7 +606,7 @@ async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_
 async def test_rows_beyond_the_retention_are_not_delivered(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     week = OperatorLimits(
         makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
     )
@@ -622,7 +622,7 @@ async def test_rows_beyond_the_retention_are_not_delivered(
         # Nothing waits for it any longer. That the group has been silent is refused as well.
         await dispatcher.retry("hook")
         await until(engine, lambda: engine.records.newest in undelivered(engine))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await dispatcher.retry("hook")
         await engine.enable("web", by="test")
         await until_settled(engine)
@@ -643,11 +643,11 @@ async def test_rows_removed_before_delivery_count_as_dropped(
     )  # so that it does not read on while the first is under way
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def answer_late(_: Got) -> Reply:
+    def answer_late(_: ReceivedRequest) -> Reply:
         asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
         return Reply()
 
-    receiver.answer = answer_late
+    receiver.respond = answer_late
     week = OperatorLimits(
         makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
     )
@@ -684,9 +684,9 @@ async def test_a_row_that_cannot_be_sent_fails_and_later_rows_continue(
 
         monkeypatch.setattr("forewarn.delivery.webhooks.cloud_event", write_badly)
         await engine.enable("web", by="test")
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
-        await until_taken(receiver, expected.keys() - {str(bad)})
+        await wait_until_accepted(receiver, expected.keys() - {str(bad)})
         await until(engine, lambda: list(undelivered(engine)) == [bad])
         assert undelivered(engine)[bad][2:] == (2, 0, "ValueError: no row of history")
 
@@ -706,7 +706,7 @@ async def test_the_result_of_an_attempt_is_stored_after_failed_writes(
 
         monkeypatch.setattr(engine, "execute", order_badly)
         await engine.enable("web", by="test")
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         await until_settled(engine)
         assert failures == []
 
@@ -725,7 +725,7 @@ async def test_a_webhook_test_returns_its_result(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         assert (await dispatcher.try_out("hook")).delivered
-        receiver.answer = lambda _: Reply(418)
+        receiver.respond = lambda _: Reply(418)
         outcome = await dispatcher.try_out("hook")
         assert (outcome.delivered, outcome.status) == (False, 418)
         with pytest.raises(UnknownResource):
@@ -736,7 +736,7 @@ async def test_a_webhook_test_returns_its_result(receiver: Receiver) -> None:
 
 
 async def test_a_hanging_webhook_test_does_not_block_a_stop(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(hang=True)
+    receiver.respond = lambda _: Reply(hang=True)
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         trial = asyncio.create_task(dispatcher.try_out("hook"))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import FLEET, MINUTE, START, approve, ask, cancel, make_engine, running_engine
+from engines import FLEET, MINUTE, START, approve, cancel, make_engine, request_operation, running_engine
 
 from forewarn.core import fleet_commands
 from forewarn.core.events import EventStatus
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 async def only_event(engine: Engine, cause: str, *vms: str) -> Event:
-    operation = await ask(engine, cause, *vms)
+    operation = await request_operation(engine, cause, *vms)
     (event_id,) = operation.events
     event = await engine.records.event(event_id)
     assert event is not None
@@ -103,7 +103,7 @@ async def test_another_group_can_neither_see_nor_approve_it_and_a_mixed_approval
 
 async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         events = {
             event.group: event for event_id in operation.events if (event := await engine.records.event(event_id))
         }
@@ -119,7 +119,7 @@ async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() 
 
 async def test_shared_hardware_starts_early_when_all_approve() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         for event_id in operation.events:
             await approve(engine, event_id, by="operator")
         assert statuses(engine, "db-0") == statuses(engine, "web") == [EventStatus.STARTED]
@@ -136,7 +136,7 @@ async def test_automatic_approval_starts_the_event_at_once() -> None:
 
 async def test_a_cancelled_operation_disappears_from_every_document() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         await cancel(engine, operation.events[0])
         assert statuses(engine, "db-0") == statuses(engine, "web") == []
         await engine.advance(60 * MINUTE)
@@ -153,8 +153,8 @@ async def test_a_started_event_cannot_be_cancelled() -> None:
 
 
 async def test_a_group_that_never_polled_gets_no_notice_and_a_history_row() -> None:
-    async with running_engine(listening=False) as engine:
-        operation = await ask(engine, "restart", "db-0", by="user")
+    async with running_engine(enable_groups=False) as engine:
+        operation = await request_operation(engine, "restart", "db-0", by="user")
         assert operation.events == ()
         assert operation.status is OperationStatus.STARTED
         assert dict(operation.not_notified) == {"db-0": "db-0 has never polled"}
@@ -175,7 +175,7 @@ async def test_inactivity_disables_a_group_and_its_next_poll_starts_at_incarnati
         assert not engine.document("db-0").enabled
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
-        operation = await ask(engine, "restart", "web-0", by="user")
+        operation = await request_operation(engine, "restart", "web-0", by="user")
         assert dict(operation.not_notified) == {"web": "web has not polled for 1d"}
         await engine.enable("web", by="web-0")
         document = engine.document("web")
@@ -221,7 +221,7 @@ async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error
     async with running_engine() as engine:
         before = await engine.records.history(HistoryFilter())
         with pytest.raises(error):
-            await ask(engine, cause, *vms)
+            await request_operation(engine, cause, *vms)
         assert engine.live_events() == []
         assert await engine.records.history(HistoryFilter()) == before
 
@@ -243,11 +243,11 @@ async def test_a_request_that_does_not_fit_the_vm_or_its_cause_changes_nothing(
         [Host("a")],
     )
     async with running_engine(fleet=fleet, limits=OperatorLimits(makes_hosts=False)) as engine:
-        await ask(engine, "eviction", "spot_0")
+        await request_operation(engine, "eviction", "spot_0")
         await engine.advance(2 * MINUTE)
         before = await engine.records.history(HistoryFilter())
         with pytest.raises(error):
-            await ask(engine, cause, vm, **options)
+            await request_operation(engine, cause, vm, **options)
         assert engine.live_operations() == []
         assert await engine.records.history(HistoryFilter()) == before
 
@@ -287,7 +287,7 @@ async def test_moving_a_vm_with_a_live_event_to_another_group_is_rejected() -> N
 async def test_commands_in_one_batch_get_their_own_results() -> None:
     async with running_engine() as engine:
         outcomes = await asyncio.gather(
-            *(ask(engine, "restart", name, by="user") for name in ("web-0", "nobody", "web-1", "db-0")),
+            *(request_operation(engine, "restart", name, by="user") for name in ("web-0", "nobody", "web-1", "db-0")),
             return_exceptions=True,
         )
         assert [isinstance(outcome, UnknownVM) for outcome in outcomes] == [False, True, False, False]
@@ -309,7 +309,7 @@ async def test_vitals_count_commits_and_have_the_last_error(monkeypatch: pytest.
         measurements, before = engine.measurements, sum(engine.measurements.commits.counts)
         assert (measurements.commits.sum > 0, measurements.problem) == (True, "")
         with pytest.raises(NoVMNamed):
-            await ask(engine, "restart")
+            await request_operation(engine, "restart")
         assert sum(measurements.commits.counts) == before, "what changes nothing is not written"
 
         def fail(_: object) -> None:
@@ -318,9 +318,9 @@ async def test_vitals_count_commits_and_have_the_last_error(monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setattr(engine._writer._store, "commit", fail)
             with pytest.raises(StoreFailed):
-                await ask(engine, "restart", "web-0")
+                await request_operation(engine, "restart", "web-0")
             assert "no room" in measurements.problem
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         assert (measurements.failed_commits, measurements.problem) == (1, "")
 
 
@@ -345,7 +345,7 @@ async def test_attempts_that_fail_are_repeated_after_longer_and_longer_pauses() 
     await engine.start()
     await engine.apply_fleet(FLEET, by="test")
     fabric.failures = 9
-    operation = await ask(engine, "restart", "web-0")
+    operation = await request_operation(engine, "restart", "web-0")
     await engine.advance(timedelta(0))
     pauses: list[float] = []
     while (failed := engine.failed_attempt(operation.id)) is not None:
@@ -366,7 +366,7 @@ async def test_no_next_attempt_is_scheduled_while_one_runs() -> None:
     await engine.start()
     await engine.apply_fleet(FLEET, by="test")
     fabric.failures, fabric.delay = 1, MINUTE
-    operation = await ask(engine, "restart", "web-0")
+    operation = await request_operation(engine, "restart", "web-0")
     await engine.advance(MINUTE)
     await engine.advance(timedelta(seconds=6))
     failed = engine.failed_attempt(operation.id)
@@ -384,7 +384,7 @@ async def test_after_a_restart_the_next_attempt_is_made_at_once(tmp_path: Path) 
     await engine.start()
     await engine.apply_fleet(FLEET, by="test")
     fabric.failures = 1
-    operation = await ask(engine, "restart", "web-0")
+    operation = await request_operation(engine, "restart", "web-0")
     await engine.advance(timedelta(0))
     assert engine.failed_attempt(operation.id) is not None
     await engine.stop()
@@ -428,7 +428,9 @@ async def test_a_subscriber_can_send_commands_and_only_one_batch_is_committed_at
                 finished.set_exception(error)
             elif events:
                 engine.approve_with_callback([events.pop().id], "db-0", "db-0", approve_next)
-                loop.call_soon(lambda: more.append(asyncio.ensure_future(ask(engine, "restart", "web-0", by="x"))))
+                loop.call_soon(
+                    lambda: more.append(asyncio.ensure_future(request_operation(engine, "restart", "web-0", by="x")))
+                )
             else:
                 finished.set_result(None)
 
@@ -441,8 +443,8 @@ async def test_a_subscriber_can_send_commands_and_only_one_batch_is_committed_at
 
 
 async def test_not_notified_rows_name_only_the_vms_of_their_group() -> None:
-    async with running_engine(listening=False) as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+    async with running_engine(enable_groups=False) as engine:
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
         not_notified = {entry.group: entry.vms for entry in entries if entry.kind == "not-notified"}
         assert not_notified == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
@@ -480,7 +482,7 @@ async def test_groups_that_have_left_are_forgotten() -> None:
 
 async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on_the_old_one() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", host="host-a")
+        operation = await request_operation(engine, "host-update", host="host-a")
         before = {event.group: event.id for event in engine.live_events()}
         moved = [vm._replace(host="host-b") if vm.name == "db-0" else vm for vm in FLEET.vms.values()]
         await engine.apply_fleet(Fleet(moved, FLEET.groups.values(), FLEET.hosts.values()), by="operator")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from engines import MINUTE, ask, running_engine
+from engines import MINUTE, request_operation, running_engine
 
 from forewarn.core.faults import FAULTS, MAX_DELAY, MAX_FAULTS, Fault, FaultSpec, describe, fill_in
 from forewarn.core.fleet import VM, Fleet
@@ -217,7 +217,7 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
         faults = Faults(engine, allowed=True)
         await faults.add(FaultSpec("stale"), "me")
         assert faults.find("web-0", "web", "GET") is None, "it knows what is told now, and nothing older"
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         older = faults.older("web")
         assert older is not None
         assert (older.incarnation, older.events) == (0, ())
@@ -235,21 +235,21 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
 async def test_a_group_enabled_again_in_the_same_commit_has_no_older_document() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         assert faults.find("web-0", "web", "GET") is None
         before = engine.document("web")
         commits: list[object] = []
         engine.follow(commits.append)
         await asyncio.gather(faults.add(FaultSpec("disabled"), "me"), engine.enable("web", by="web-0"))
         assert len(commits) == 1
-        await ask(engine, "restart", "web-1")
+        await request_operation(engine, "restart", "web-1")
         older = faults.older("web")
         assert older is not None
         assert older.enabling == engine.document("web").enabling != before.enabling
 
 
 async def test_disabled_affects_only_groups_with_events_enabled() -> None:
-    async with running_engine(listening=False) as engine:
+    async with running_engine(enable_groups=False) as engine:
         faults = Faults(engine, allowed=True)
         assert (await faults.add(FaultSpec("disabled"), "me")).hits == 0
         await engine.enable("web", by="web-0")

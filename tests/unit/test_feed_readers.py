@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import START, ask, cancel, running_engine
+from engines import START, cancel, request_operation, running_engine
 from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
@@ -64,7 +64,7 @@ async def stored(engine: Engine, after: int = 0, groups: Iterable[str] = (), kin
 
 async def happen(engine: Engine, times: int = 1, vm: str = "web-0") -> None:
     for _ in range(times):
-        await cancel(engine, (await ask(engine, "restart", vm)).events[0])
+        await cancel(engine, (await request_operation(engine, "restart", vm)).events[0])
 
 
 @pytest.mark.parametrize("tail_rows", [1, 4, 1000])
@@ -118,7 +118,7 @@ async def test_only_rows_that_match_the_filter_are_sent(groups: set[str], kinds:
             async with aclosing((await feed.reader(frozenset(groups), frozenset(kinds), after)).parts()) as parts:
                 hearer = Hearer(parts)
                 await happen(engine, vm="db-0")
-                await ask(engine, "restart", "auto-0")
+                await request_operation(engine, "restart", "auto-0")
                 expected = await stored(engine, after, groups, kinds)
                 assert expected
                 assert await hearer.until(engine.records.newest) == expected

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import MINUTE, START, ask, make_engine
+from engines import MINUTE, START, make_engine, request_operation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_placement import fleets
@@ -264,7 +264,7 @@ async def on_its_way(*vms: VM, hosts: Sequence[str]) -> AsyncIterator[tuple[Engi
     await engine.start()
     await engine.apply_fleet(fleet(*vms), by="test")
     fabric.delay = 3 * MINUTE
-    await ask(engine, "live-migration", "web-1")
+    await request_operation(engine, "live-migration", "web-1")
     yield engine, fleet
     await engine.stop()
 

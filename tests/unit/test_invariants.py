@@ -67,7 +67,7 @@ LONG_LENGTHS = [timedelta(hours=5), timedelta(hours=23), timedelta(hours=25)]
 NUMBERS = st.integers(0, 59)
 
 
-class NeverMachine(RuleBasedStateMachine):
+class InvariantsMachine(RuleBasedStateMachine):
     """Drives an engine at random and remembers what it was promised."""
 
     def __init__(self) -> None:
@@ -130,17 +130,17 @@ class NeverMachine(RuleBasedStateMachine):
 
     @rule(cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start"]), vm=st.sampled_from(VMS))
     def something_is_asked_for(self, cause: str, vm: str) -> None:
-        self.ask(CauseRequest(cause, (vm,)))
+        self.request_operation(CauseRequest(cause, (vm,)))
 
     @rule(
         cause=st.sampled_from(["eviction", "rebalance", "scale-in"]), vm=st.sampled_from(["pool_0", "pool_1", "db-0"])
     )
     def room_is_needed(self, cause: str, vm: str) -> None:
-        self.ask(CauseRequest(cause, (vm,)))
+        self.request_operation(CauseRequest(cause, (vm,)))
 
     @rule(host=st.sampled_from(HOSTS), kind=st.sampled_from(["Freeze", "Reboot"]))
     def host_is_updated(self, host: str, kind: str) -> None:
-        self.ask(CauseRequest("host-update", host=host, type=kind))
+        self.request_operation(CauseRequest("host-update", host=host, type=kind))
 
     @rule(
         cause=st.sampled_from(["degraded-hardware", "hardware-failure", "emergency-repair"]),
@@ -148,13 +148,13 @@ class NeverMachine(RuleBasedStateMachine):
     )
     def host_is_ill(self, cause: str, host: str) -> None:
         notice = timedelta(hours=1) if cause == "degraded-hardware" else None
-        self.ask(CauseRequest(cause, host=host, notice=notice))
+        self.request_operation(CauseRequest(cause, host=host, notice=notice))
 
     @rule(host=st.sampled_from(HOSTS))
     def host_is_well_again(self, host: str) -> None:
         self.do(self.engine.execute(return_host, host, "operator"))
 
-    def ask(self, asked: CauseRequest) -> None:
+    def request_operation(self, asked: CauseRequest) -> None:
         before = self.engine.preview(lambda draft, now, limits: draft.fleet)[0]
         try:
             operations = self.do(self.engine.execute(request, asked, "somebody"))
@@ -349,11 +349,11 @@ class NeverMachine(RuleBasedStateMachine):
         return all(sibling.approved_at or self.now >= sibling.not_before for sibling in siblings)
 
 
-class NeverAgainMachine(NeverMachine):
+class NeverAgainMachine(InvariantsMachine):
     """The other half of the runs, so that two workers can share them."""
 
 
-TestNever, TestNeverAgain = NeverMachine.TestCase, NeverAgainMachine.TestCase
+TestNever, TestNeverAgain = InvariantsMachine.TestCase, NeverAgainMachine.TestCase
 TestNever.settings = TestNeverAgain.settings = settings(
     max_examples=amount(RUNS // 2),
     stateful_step_count=STEPS,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from engines import ask, running_engine
+from engines import request_operation, running_engine
 
 from forewarn.core.fleet import VM, Fleet, Group
 from forewarn.metadata.long_poll import WAKE_BATCH_SIZE
@@ -103,7 +103,7 @@ async def test_long_polls_are_counted_until_their_response() -> None:
         held = WAKE_BATCH_SIZE + 5
         writers = [await service.hold() for _ in range(held)]
         assert service.server.long_polls.count == held
-        await ask(service.engine, "restart", "web-0")
+        await request_operation(service.engine, "restart", "web-0")
         await until(lambda: service.server.counters.polls() == {("2020-07-01", 200): held})
         assert service.server.long_polls.count == 0
         for writer in writers:
@@ -128,7 +128,7 @@ async def test_a_waiter_can_leave_or_fail_while_others_are_woken() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: woken.append("failure"))
         for waiter in (staying, other, failing):
             waiters.join("web", waiter)
-        await ask(service.engine, "restart", "web-0")
+        await request_operation(service.engine, "restart", "web-0")
         await until(lambda: not waiters.count)
         assert woken == ["failure", "other"]
         waiters.leave("web", staying)  # has been woken: nothing happens
@@ -137,7 +137,7 @@ async def test_a_waiter_can_leave_or_fail_while_others_are_woken() -> None:
 
 async def test_every_response_is_counted_once() -> None:
     async with running() as service:
-        operation = await ask(service.engine, "restart", "web-0")
+        operation = await request_operation(service.engine, "restart", "web-0")
         (event,) = service.engine.live_events()
         assert event.operation == operation.id
         tag = entity_tag(service.engine.document("web"))

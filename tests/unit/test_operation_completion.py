@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from engines import MINUTE, approve, ask, make_engine, running_engine
+from engines import MINUTE, approve, make_engine, request_operation, running_engine
 
 from forewarn.core import fleet_commands, rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group, Host
@@ -39,7 +39,7 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     await engine.start()
     await engine.apply_fleet(SHARED, by="test")
     await engine.enable("plain", by="test")
-    operation = await ask(engine, "restart", "plain")
+    operation = await request_operation(engine, "restart", "plain")
     fabric.failures_for_good = 1
     store, commit, left = engine._writer._store, engine._writer._store.commit, [1]
 
@@ -60,11 +60,11 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
 
 async def test_a_vm_that_returns_is_not_affected_by_its_cancelled_operation() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        update = await ask(engine, "host-update", host="a", type="Reboot")
-        await ask(engine, "eviction", "spot_0")
+        update = await request_operation(engine, "host-update", host="a", type="Reboot")
+        await request_operation(engine, "eviction", "spot_0")
         await engine.advance(2 * MINUTE)
         assert engine.document("spot").events == ()
-        await ask(engine, "start", "spot_0")
+        await request_operation(engine, "start", "spot_0")
         await engine.advance(MINUTE)
         assert not engine.fleet.vms["spot_0"].deallocated
         await approve(engine, event_of(engine, "plain"), by="plain")
@@ -76,7 +76,7 @@ async def test_a_vm_that_returns_is_not_affected_by_its_cancelled_operation() ->
 async def test_a_changed_window_does_not_block_an_operation_forever() -> None:
     groups = [Group("spot", "scale-set", 5, 5, windows=(parse_window("daily 22:00 1h"),))]
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
-        await ask(engine, "host-update", host="a")
+        await request_operation(engine, "host-update", host="a")
         await approve(engine, event_of(engine, "plain"), by="plain")
         await engine.execute(
             fleet_commands.set_policy, "spot", PolicyUpdate(windows=(parse_window("daily 03:00 1h"),)), "operator"
@@ -88,7 +88,7 @@ async def test_a_changed_window_does_not_block_an_operation_forever() -> None:
 async def test_vms_that_move_together_consider_each_others_targets() -> None:
     vms = [VM(f"v{number}", f"v{number}", "a", zone=str(number % 2)) for number in range(4)]
     async with running_engine(fleet=Fleet(vms, hosts=HOSTS)) as engine:
-        await ask(engine, "hardware-failure", host="a")
+        await request_operation(engine, "hardware-failure", host="a")
         await engine.advance(MINUTE)
         zones: dict[str, set[str]] = {}
         for vm in engine.fleet.vms.values():
@@ -100,7 +100,7 @@ async def test_vms_that_move_together_consider_each_others_targets() -> None:
 async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_the_rollout() -> None:
     async with running_engine(fleet=SHARED) as engine:
         rollout = await engine.execute(rollout_commands.start, ["*"], RolloutSettings(), "operator")
-        await ask(engine, "hardware-failure", host="a")
+        await request_operation(engine, "hardware-failure", host="a")
         await engine.advance(DAY)
         ((_, ended),) = await engine.records.rollouts(ListFilter(live=False))
         assert (ended.id, ended.status) == (rollout.id, RolloutStatus.DONE)
@@ -136,7 +136,7 @@ async def test_an_operation_that_a_forced_file_ended_is_not_executed() -> None:
     await engine.apply_fleet(SHARED, by="test")
     await engine.enable("plain", by="test")
     fabric.forgets = 1
-    operation = await ask(engine, "restart", "plain")
+    operation = await request_operation(engine, "restart", "plain")
     await approve(engine, *operation.events, by="plain")
     fewer = [vm for vm in SHARED.vms.values() if vm.name != "plain"]
     await engine.apply_fleet(Fleet(fewer, SHARED.groups.values(), HOSTS), by="operator", force=True)
@@ -147,9 +147,9 @@ async def test_an_operation_that_a_forced_file_ended_is_not_executed() -> None:
 
 async def test_a_migration_made_obsolete_by_two_redeploys_is_cancelled_once() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        moving = await ask(engine, "live-migration", "plain")
+        moving = await request_operation(engine, "live-migration", "plain")
         for _ in range(2):
-            await ask(engine, "redeploy", "plain")
+            await request_operation(engine, "redeploy", "plain")
         redeploys = [event.id for event in engine.document("plain").events if event.operation != moving.id]
         await approve(engine, *redeploys, by="plain")
         await engine.advance(MINUTE)

@@ -86,30 +86,30 @@ async def test_the_request_that_is_sent(receiver: Receiver) -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 async def test_every_success_is_a_delivery(receiver: Receiver, status: int) -> None:
-    receiver.answer = lambda _: Reply(status)
+    receiver.respond = lambda _: Reply(status)
     assert await send(receiver.url()) == DeliveryOutcome(delivered=True, status=status)
 
 
 @pytest.mark.parametrize("status", [300, 303, 304, 400, 401, 404, 410, 429, 500, 503])
 async def test_any_other_status_is_a_failure(receiver: Receiver, status: int) -> None:
-    receiver.answer = lambda _: Reply(status, {"Location": "/other"})
+    receiver.respond = lambda _: Reply(status, {"Location": "/other"})
     assert await send(receiver.url()) == DeliveryOutcome(delivered=False, status=status, error=f"HTTP {status}")
     assert len(receiver.got) == 1
 
 
 async def test_a_redirect_without_a_place_is_a_failure(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(307)
+    receiver.respond = lambda _: Reply(307)
     assert (await send(receiver.url())).error == "HTTP 307"
 
 
 async def test_a_receiver_that_hangs_is_left_after_its_time(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(hang=True)
+    receiver.respond = lambda _: Reply(hang=True)
     outcome = await send(receiver.url(), seconds=0.2)
     assert outcome == DeliveryOutcome(delivered=False, error="no response within 0.2 seconds")
 
 
 async def test_a_receiver_that_resets_rejects_or_sends_invalid_http(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(reset=True)
+    receiver.respond = lambda _: Reply(reset=True)
     outcome = await send(receiver.url())
     assert not outcome.delivered
     assert outcome.error in ("Connection reset by peer", "Server disconnected without sending a response.")
@@ -126,16 +126,16 @@ async def test_a_receiver_that_resets_rejects_or_sends_invalid_http(receiver: Re
     assert not outcome.delivered
     assert outcome.error
     receiver.open()
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     assert await send(receiver.url()) == DELIVERED
 
 
 async def test_only_the_status_counts_however_long_the_body_is(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(flood=True)
+    receiver.respond = lambda _: Reply(flood=True)
     assert await send(receiver.url()) == DELIVERED
     assert await asyncio.to_thread(receiver.flood_over.wait, 60)
     assert receiver.flooded < 20_000_000, "it reads on and on"  # what the system keeps on the way is a part of it
-    receiver.answer = lambda _: Reply(endless=True)
+    receiver.respond = lambda _: Reply(endless=True)
     assert await send(receiver.url(), seconds=0.5) == DELIVERED
 
 
@@ -155,24 +155,24 @@ async def test_a_connection_is_used_again(receiver: Receiver) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_followed_with_the_same_request(receiver: Receiver, other: Receiver, status: int) -> None:
-    receiver.answer = lambda _: Reply(status, {"Location": other.url("/there")})
+    receiver.respond = lambda _: Reply(status, {"Location": other.url("/there")})
     assert await send(receiver.url(), body=b'{"a":1}') == DELIVERED
     (got,) = other.got
     assert (got.path, got.body, got.headers["x-own"]) == ("/there", b'{"a":1}', "yes")
 
 
 async def test_a_redirect_may_be_relative(receiver: Receiver) -> None:
-    receiver.answer = lambda got: Reply() if got.path == "/there" else Reply(307, {"Location": "there"})
+    receiver.respond = lambda got: Reply() if got.path == "/there" else Reply(307, {"Location": "there"})
     assert await send(receiver.url("/here")) == DELIVERED
 
 
 async def test_a_redirect_to_an_invalid_url_is_a_failure(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(307, {"Location": "http://["})
+    receiver.respond = lambda _: Reply(307, {"Location": "http://["})
     assert (await send(receiver.url())).error == "redirect to an invalid URL"
 
 
 async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> None:
-    receiver.answer = lambda got: Reply(307, {"Location": got.path})
+    receiver.respond = lambda got: Reply(307, {"Location": got.path})
     outcome = await send(receiver.url())
     assert outcome == DeliveryOutcome(delivered=False, status=307, error="more than 3 redirects")
     assert len(receiver.got) == MOST_HOPS + 1
@@ -182,7 +182,7 @@ async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> Non
 async def test_a_redirect_to_a_forbidden_address_is_not_followed(
     receiver: Receiver, other: Receiver, location: str
 ) -> None:
-    receiver.answer = lambda _: Reply(307, {"Location": location.format(other.port)})
+    receiver.respond = lambda _: Reply(307, {"Location": location.format(other.port)})
     outcome = await send(receiver.url())
     assert not outcome.delivered
     assert "webhook_private_networks" in outcome.error
@@ -192,7 +192,7 @@ async def test_a_redirect_to_a_forbidden_address_is_not_followed(
 async def test_a_redirect_to_a_name_with_a_forbidden_address_is_not_followed(
     receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver.answer = lambda _: Reply(307, {"Location": f"http://evil.example:{other.port}/"})
+    receiver.respond = lambda _: Reply(307, {"Location": f"http://evil.example:{other.port}/"})
     with resolving(monkeypatch, "evil.example", ["127.0.0.2"]) as asked:
         outcome = await send(receiver.url())
     assert asked
@@ -204,7 +204,7 @@ async def test_a_redirect_to_a_name_with_a_forbidden_address_is_not_followed(
     "location", ["ftp://127.0.0.1/", "http://me:pw@127.0.0.1/", "file:///etc/passwd", "http://\xe4/"]
 )
 async def test_a_redirect_to_an_invalid_target_is_a_failure(receiver: Receiver, location: str) -> None:
-    receiver.answer = lambda _: Reply(302, {"Location": location})
+    receiver.respond = lambda _: Reply(302, {"Location": location})
     outcome = await send(receiver.url())
     assert "Invalid webhook URL" in outcome.error
 
@@ -303,11 +303,11 @@ async def test_an_untrusted_certificate_is_rejected(secure: Receiver, monkeypatc
 
 
 async def test_https_is_never_left_for_http(secure: Receiver, receiver: Receiver) -> None:
-    secure.answer = lambda _: Reply(307, {"Location": receiver.url()})
+    secure.respond = lambda _: Reply(307, {"Location": receiver.url()})
     for url in (secure.url(), secure.url().replace("https", "HTTPS")):
         outcome = await send(url)
         assert "https to http" in outcome.error
     assert receiver.got == []
-    receiver.answer = lambda _: Reply(307, {"Location": secure.url("/there")})
-    secure.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply(307, {"Location": secure.url("/there")})
+    secure.respond = lambda _: Reply()
     assert await send(receiver.url()) == DELIVERED

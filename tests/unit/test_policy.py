@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from engines import MINUTE, START, approve, ask, cancel, running_engine
+from engines import MINUTE, START, approve, cancel, request_operation, running_engine
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -190,9 +190,9 @@ TestPolicy.settings = settings(
 
 
 async def test_new_windows_of_a_group_without_notice_delay_the_start() -> None:
-    async with running_engine(fleet=SHARED, listening=False) as engine:
+    async with running_engine(fleet=SHARED, enable_groups=False) as engine:
         await engine.enable("red", by="red")
-        operation = await ask(engine, "host-update", host="a")
+        operation = await request_operation(engine, "host-update", host="a")
         await engine.execute(fleet_commands.set_policy, "solo", PolicyUpdate(windows=WINDOWS[1]), "operator")
         await approve(engine, *operation.events, by="red-1")
         assert [one.started_at for one in engine.live_operations()] == [None], "it is 07:08, and not 22:00"
@@ -203,10 +203,10 @@ async def test_new_windows_of_a_group_without_notice_delay_the_start() -> None:
 
 
 async def test_a_group_without_notice_and_windows_delays_nothing() -> None:
-    async with running_engine(fleet=SHARED, listening=False) as engine:
+    async with running_engine(fleet=SHARED, enable_groups=False) as engine:
         await engine.enable("red", by="red")
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
-        operation = await ask(engine, "host-update", host="a")
+        operation = await request_operation(engine, "host-update", host="a")
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[2]), "operator")
         await engine.advance(START.replace(hour=22, minute=30) - START)
         assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
@@ -225,7 +225,7 @@ async def test_the_explanation_names_the_window_and_when_it_closes() -> None:
     async with running_engine(fleet=SHARED) as engine:
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
         await engine.execute(fleet_commands.set_policy, "green", PolicyUpdate(windows=always), "operator")
-        operation = await ask(engine, "host-update", host="a")
+        operation = await request_operation(engine, "host-update", host="a")
         waits = explain(engine.draft(), engine.limits, operation, None).waits
         opens = START.replace(hour=22, minute=0, second=0)
         words = {"red": "daily 22:00 4h UTC, which closes at 2041-05-07 02:00:00 UTC", "green": "daily 00:00 1d UTC"}
@@ -245,7 +245,7 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
 
 
 async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
-    async with running_engine(fleet=SHARED, listening=False) as engine:
+    async with running_engine(fleet=SHARED, enable_groups=False) as engine:
         rollout = await engine.execute(rollout_commands.start, ["*"], RolloutSettings(max_unavailable=1), "operator")
         await engine.execute(rollout_commands.pause, rollout.id, "operator")
         await engine.advance(DAY)
@@ -283,7 +283,7 @@ def test_deletions_with_the_same_not_before_start_when_all_are_approved_or_it_is
             for minute in range(16):
                 for number, name in enumerate(names):
                     if minute == (later if number < second else 0):
-                        asked[name] = await ask(engine, DELETIONS[number % 3], name)
+                        asked[name] = await request_operation(engine, DELETIONS[number % 3], name)
                         not_before[name] = START + (minute + notice) * MINUTE
                 for _, what, number in (act for act in acts if act[0] == minute and names[act[2]] in asked):
                     pending = {one.vms[0] for one in engine.live_operations() if one.status is OperationStatus.PENDING}

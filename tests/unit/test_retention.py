@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import FLEET, ask, cancel, make_engine, running_engine
+from engines import FLEET, cancel, make_engine, request_operation, running_engine
 
 from forewarn.core.access import run_once
 from forewarn.core.limits import OperatorLimits
@@ -28,7 +28,7 @@ async def rows(engine: Engine) -> list[HistoryEntry]:
 
 async def test_ended_operations_are_removed_after_the_retention() -> None:
     async with running_engine(limits=WEEK) as engine:
-        operation = await ask(engine, "restart", "web-0")
+        operation = await request_operation(engine, "restart", "web-0")
         await engine.advance(timedelta(hours=1))
         event = operation.events[0]
         await engine.advance(6 * DAY)
@@ -44,7 +44,7 @@ async def test_ended_operations_are_removed_after_the_retention() -> None:
 
 async def test_live_operations_are_never_removed() -> None:
     async with running_engine(limits=WEEK) as engine:
-        operation = await ask(engine, "host-update", host="host-a", notice=60 * DAY)
+        operation = await request_operation(engine, "host-update", host="host-a", notice=60 * DAY)
         await engine.advance(50 * DAY)
         assert operation.id in {live.id for live in engine.live_operations()}
         found = await engine.records.operation(operation.id)
@@ -67,7 +67,7 @@ async def test_the_sequence_continues_after_the_removal_of_all_rows_and_a_restar
     await again.start()
     try:
         assert again.records.newest == newest
-        await ask(again, "restart", "web-0")
+        await request_operation(again, "restart", "web-0")
         assert [row.sequence for row in await rows(again)] == list(range(newest, again.records.newest + 1))
     finally:
         await again.stop()
@@ -90,7 +90,7 @@ async def test_rows_that_expired_during_downtime_are_removed_at_the_start(tmp_pa
 async def test_a_stop_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
     async with running_engine(tmp_path, limits=OperatorLimits(history_retention=timedelta(0))) as engine:
         for _ in range(200):
-            await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
+            await cancel(engine, (await request_operation(engine, "restart", "web-0")).events[0])
         await engine.advance(30 * DAY)
         newest = engine.records.newest
     again, _ = make_engine(tmp_path, limits=WEEK)
@@ -129,7 +129,7 @@ async def test_idempotent_responses_are_kept_for_a_day_whatever_the_retention(
 async def test_history_is_the_same_for_any_page_size(monkeypatch: pytest.MonkeyPatch, newest: bool) -> None:
     async with running_engine() as engine:
         for _ in range(5):
-            await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
+            await cancel(engine, (await request_operation(engine, "restart", "web-0")).events[0])
         everything = await rows(engine)
         for size in (1, 2, 3, 7):
             monkeypatch.setattr("forewarn.engine.history.LOOKED_AT_ONCE", size)

@@ -191,7 +191,7 @@ def test_a_rollout_follows_its_plan(
     limits = OperatorLimits(inactivity_timeout=timedelta(days=3650))
 
     async def walk() -> None:
-        async with running_engine(fleet=fleet, listening=False, limits=limits) as engine:
+        async with running_engine(fleet=fleet, enable_groups=False, limits=limits) as engine:
             for group in {vm.group for vm in fleet.vms.values()} - deaf:
                 await engine.enable(group, by="test")
             prepared = prepare(engine.draft(), START, ["*"], settings, "test")

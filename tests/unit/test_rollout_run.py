@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import MINUTE, START, approve, ask, cancel, make_engine
+from engines import MINUTE, START, approve, cancel, make_engine, request_operation
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -124,7 +124,7 @@ class WalkMachine(MortalEngine):
 
     @rule(number=st.integers(0, 8), cause=st.sampled_from(["live-migration", "redeploy"]))
     def a_vm_is_moved(self, number: int, cause: str) -> None:
-        self.attempt(ask(self.engine, cause, f"vm-{number}"))
+        self.attempt(request_operation(self.engine, cause, f"vm-{number}"))
 
     @rule(failures=st.integers(0, 2), slow=st.booleans())
     def fabric_misbehaves(self, failures: int, slow: bool) -> None:
@@ -346,7 +346,7 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
         await approve_all(engine, "x0")
         await engine.advance(MINUTE)
         fabric.delay = None
-        await ask(engine, "eviction", "x0")
+        await request_operation(engine, "eviction", "x0")
         await approve_all(engine, "x0")
         await engine.advance(12 * HOUR)
         rollout, _ = await ended(engine)
@@ -355,8 +355,8 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
 
 async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
     async with four_hosts("x2", max_unavailable=1, pause=10 * MINUTE) as (engine, _, rollout):
-        await ask(engine, "degraded-hardware", host="h1")
-        await ask(engine, "host-update", host="h2", notice=2 * HOUR)
+        await request_operation(engine, "degraded-hardware", host="h1")
+        await request_operation(engine, "host-update", host="h2", notice=2 * HOUR)
         await engine.advance(24 * HOUR)
         rollout, _ = await ended(engine)
         assert (rollout.status, rollout.done) == (RolloutStatus.DONE, ("h0", "h3", "h2"))

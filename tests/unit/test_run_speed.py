@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import START, ask, make_engine, running_engine
+from engines import START, make_engine, request_operation, running_engine
 
 from forewarn.core import rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group
@@ -24,8 +24,8 @@ SECOND = timedelta(seconds=1)
 
 async def test_notice_and_settle_time_are_shorter_only_for_the_run() -> None:
     async with running_engine() as engine:
-        await ask(engine, "restart", "db-0", speed=60.0)
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "db-0", speed=60.0)
+        await request_operation(engine, "restart", "web-0")
         quick, plain = engine.live_events()
         assert (quick.not_before, plain.not_before) == (START + 15 * SECOND, START + timedelta(minutes=15))
         await engine.advance(15 * SECOND)
@@ -38,7 +38,7 @@ async def test_notice_and_settle_time_are_shorter_only_for_the_run() -> None:
 async def test_history_records_the_speed() -> None:
     """A notice below the least is nothing to be passed over in silence."""
     async with running_engine() as engine:
-        operation = await ask(engine, "restart", "db-0", speed=60.0, notice=timedelta(minutes=20))
+        operation = await request_operation(engine, "restart", "db-0", speed=60.0, notice=timedelta(minutes=20))
         (requested,) = [
             entry
             for entry in await engine.records.history(HistoryFilter(operation=operation.id))
@@ -50,13 +50,13 @@ async def test_history_records_the_speed() -> None:
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
 async def test_any_speed_is_applied(speed: float) -> None:
     async with running_engine() as engine:
-        await ask(engine, "restart", "db-0", speed=speed)
+        await request_operation(engine, "restart", "db-0", speed=speed)
         assert engine.live_events()[0].not_before == START + timedelta(minutes=15) / speed
 
 
 async def test_it_multiplies_the_speed_of_the_service() -> None:
     async with running_engine(limits=OperatorLimits(speed=10, makes_hosts=True)) as engine:
-        await ask(engine, "restart", "db-0", speed=6.0)
+        await request_operation(engine, "restart", "db-0", speed=6.0)
         assert engine.live_events()[0].not_before == START + 15 * SECOND
 
 
@@ -65,13 +65,13 @@ async def test_a_deletion_has_the_notice_of_its_scale_set_in_proportion() -> Non
         [VM("pool_0", "pool", "h")], [Group("pool", "scale-set", 5, 5, terminate_notice=timedelta(minutes=10))]
     )
     async with running_engine(fleet=fleet) as engine:
-        await ask(engine, "scale-in", "pool_0", speed=60.0)
+        await request_operation(engine, "scale-in", "pool_0", speed=60.0)
         assert engine.live_events()[0].not_before == START + 10 * SECOND
 
 
 async def test_it_outlives_a_restart(tmp_path: Path) -> None:
     async with running_engine(tmp_path) as engine:
-        await ask(engine, "live-migration", "db-0", speed=60.0)
+        await request_operation(engine, "live-migration", "db-0", speed=60.0)
         settings = RolloutSettings(speed=60.0)
         await engine.execute(rollout_commands.start, ["host-b"], settings, "tester")
     engine, _ = make_engine(tmp_path)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
-from engines import ask, cancel, make_engine, running_engine
+from engines import cancel, make_engine, request_operation, running_engine
 
 from forewarn.core import rollout_commands
 from forewarn.core.events import EventStatus
@@ -77,13 +77,13 @@ class Stage:
     async def start(self, text: str, *vms: str, name: str = "mine", **options: Any) -> Run:
         return await self.scenario_runs.start(parse_scenario(text, name, name), RunOptions(vms, **options), "tester")
 
-    async def play(self, text: str, *vms: str, **options: Any) -> Run:
+    async def run(self, text: str, *vms: str, **options: Any) -> Run:
         run = await self.start(text, *vms, **options)
         return await self.scenario_runs.finished(run.id)
 
 
 @asynccontextmanager
-async def a_stage(fleet: str = "", *, faults: bool = False, **options: Any) -> AsyncIterator[Stage]:
+async def running_stage(fleet: str = "", *, faults: bool = False, **options: Any) -> AsyncIterator[Stage]:
     if fleet:
         options["fleet"] = parse_fleet(fleet, "fleet.toml")
     async with running_engine(**options) as engine:
@@ -118,11 +118,11 @@ async def test_every_shipped_one_passes_whether_the_application_waits_or_approve
     name: str, eager: bool
 ) -> None:
     text = library.text(name)
-    async with a_stage(parse_scenario(text, name, name).fleet, listening=False) as stage:
+    async with running_stage(parse_scenario(text, name, name).fleet, enable_groups=False) as stage:
         if eager:
             approve_everything(stage.engine)
         group = "workers" if name == "scale-in" else ""
-        run = await stage.play(text, name=name, group=group, enable=True)
+        run = await stage.run(text, name=name, group=group, enable=True)
         assert run.status is RunStatus.PASSED, run
         late = eager and name == "cancelled-maintenance"
         assert set(states(run)) == ({"passed", "skipped"} if late else {"passed"})
@@ -134,8 +134,8 @@ async def test_every_shipped_one_passes_whether_the_application_waits_or_approve
 
 async def test_a_run_takes_exactly_the_published_medians() -> None:
     for name, minutes in (("live-migration", 20), ("host-maintenance", 25), ("user-redeploy", 25)):
-        async with a_stage() as stage:
-            run = await stage.play(library.text(name), "db-0", name=name)
+        async with running_stage() as stage:
+            run = await stage.run(library.text(name), "db-0", name=name)
             assert run.ended_at == run.started_at + minutes * MINUTE
             assert run.steps[0].ended_at == run.started_at
 
@@ -158,8 +158,8 @@ async def test_a_run_takes_exactly_the_published_medians() -> None:
 async def test_a_false_expectation_fails_with_the_actual_value_and_leaves_nothing_behind(
     wrong: str, problem: str
 ) -> None:
-    async with a_stage() as stage:
-        run = await stage.play(HEAD + RESTART + f"expect = {{ {wrong} }}\n" + TO_ITS_END, "db-0")
+    async with running_stage() as stage:
+        run = await stage.run(HEAD + RESTART + f"expect = {{ {wrong} }}\n" + TO_ITS_END, "db-0")
         assert (run.status, states(run)) == (RunStatus.FAILED, ["failed", "waiting", "waiting"])
         assert run.steps[0].error.startswith(problem)
         assert not stage.engine.live_events()
@@ -180,14 +180,14 @@ async def test_a_false_expectation_fails_with_the_actual_value_and_leaves_nothin
     ],
 )
 async def test_the_same_when_it_is_true(right: str) -> None:
-    async with a_stage() as stage:
-        run = await stage.play(HEAD + RESTART + f"expect = {{ {right} }}\n" + TO_ITS_END, "db-0")
+    async with running_stage() as stage:
+        run = await stage.run(HEAD + RESTART + f"expect = {{ {right} }}\n" + TO_ITS_END, "db-0")
         assert run.status is RunStatus.PASSED, run
 
 
 async def test_a_rejected_action_fails_with_the_text_of_the_rejection() -> None:
-    async with a_stage() as stage:
-        run = await stage.play(HEAD + '[[step]]\ndo = "start"\n', "db-0")
+    async with running_stage() as stage:
+        run = await stage.run(HEAD + '[[step]]\ndo = "start"\n', "db-0")
         assert (run.status, run.steps[0].error) == (
             RunStatus.FAILED,
             "db-0 is running. Only a deallocated VM can be started.",
@@ -195,27 +195,27 @@ async def test_a_rejected_action_fails_with_the_text_of_the_rejection() -> None:
 
 
 async def test_a_cause_without_notice_is_reported() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         text = HEAD + '[[step]]\ndo = "delete"\nexpect = { type = "Terminate", status = "Scheduled" }\n'
-        run = await stage.play(text, "db-0")
+        run = await stage.run(text, "db-0")
         assert run.steps[0].error == "db-0: expected Terminate Scheduled, and nothing was told"
 
 
 async def test_events_of_other_operations_do_not_count() -> None:
-    async with a_stage() as stage:
-        await ask(stage.engine, "redeploy", "db-0")
+    async with running_stage() as stage:
+        await request_operation(stage.engine, "redeploy", "db-0")
         text = HEAD + '[[step]]\ndo = "live-migration"\nexpect = { type = "Redeploy" }\n'
-        run = await stage.play(text, "db-0")
+        run = await stage.run(text, "db-0")
         assert run.steps[0].error == "db-0: expected type 'Redeploy', and it is 'Freeze'"
         assert [operation.cause for operation in stage.engine.live_operations()] == ["redeploy"]
 
 
 async def test_a_step_that_takes_too_long_fails() -> None:
-    async with a_stage() as stage:
-        run = await stage.play(HEAD + RESTART + '[[step]]\nuntil = "Started"\nwithin = "14m"\n', "db-0")
+    async with running_stage() as stage:
+        run = await stage.run(HEAD + RESTART + '[[step]]\nuntil = "Started"\nwithin = "14m"\n', "db-0")
         assert run.steps[1].error == "expected db-0 to be told Started, and that has taken longer than it may"
         text = HEAD + '[[step]]\ndo = "hardware-failure"\n[[step]]\nuntil = "gone"\nwithin = "9m"\n'
-        run = await stage.play(text, "db-0")
+        run = await stage.run(text, "db-0")
         assert run.steps[1].error == (
             "expected it to be gone, and it is still under way, and that has taken longer than it may"
         )
@@ -224,8 +224,8 @@ async def test_a_step_that_takes_too_long_fails() -> None:
 
 async def test_an_event_that_an_operator_cancels_fails_the_wait_for_its_start() -> None:
     cancel = '[[step]]\ndo = "cancel"\nexpect = { told = false }\n'
-    async with a_stage() as stage:
-        run = await stage.play(HEAD + RESTART + cancel + TO_ITS_END, "db-0")
+    async with running_stage() as stage:
+        run = await stage.run(HEAD + RESTART + cancel + TO_ITS_END, "db-0")
         assert states(run) == ["passed", "passed", "failed", "waiting"]
         assert run.steps[2].error == "db-0: expected Started, and its event is gone without having started"
 
@@ -234,8 +234,8 @@ async def test_actions_on_scheduled_events() -> None:
     postponed = '[[step]]\ndo = "postpone"\nby = "30m"\n[[step]]\nwait = "44m"\nexpect = { status = "Scheduled" }\n'
     text = HEAD + '[[step]]\ndo = "live-migration"\n' + postponed
     text += '[[step]]\ndo = "approve"\nexpect = { status = "Started" }\n[[step]]\nuntil = "gone"\nwithin = "5m"\n'
-    async with a_stage() as stage:
-        run = await stage.play(text, "db-0")
+    async with running_stage() as stage:
+        run = await stage.run(text, "db-0")
         assert states(run) == ["passed"] * 5
         assert run.ended_at == run.started_at + 49 * MINUTE
 
@@ -243,8 +243,8 @@ async def test_actions_on_scheduled_events() -> None:
 async def test_an_operation_of_several_groups_is_postponed_once() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "host-update"\n'
     text += '[[step]]\ndo = "postpone"\nby = "10m"\n[[step]]\nuntil = "Started"\nwithin = "25m"\n'
-    async with a_stage() as stage:
-        run = await stage.play(text, "web-0", "db-0")  # both on one host
+    async with running_stage() as stage:
+        run = await stage.run(text, "web-0", "db-0")  # both on one host
         assert (run.status, run.ended_at) == (RunStatus.PASSED, run.started_at + 25 * MINUTE)
 
 
@@ -252,13 +252,13 @@ async def test_an_operation_of_several_groups_is_postponed_once() -> None:
 async def test_an_action_that_is_too_late_is_skipped_with_its_expectation(answer: str) -> None:
     text = HEAD + '[[step]]\ndo = "host-update"\n[[step]]\nuntil = "Started"\nwithin = "15m"\n'
     text += f"[[step]]\n{answer}\nexpect = {{ told = false }}\n" + '[[step]]\nuntil = "gone"\nwithin = "10m"\n'
-    async with a_stage() as stage:
-        run = await stage.play(text, "web-1")
+    async with running_stage() as stage:
+        run = await stage.run(text, "web-1")
         assert (run.status, states(run)) == (RunStatus.FAILED, ["passed", "passed", "failed", "waiting"])
         assert "nothing that could be answered" in run.steps[2].error, "nobody has approved: the scenario is wrong"
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         approve_everything(stage.engine)
-        run = await stage.play(text, "web-1")
+        run = await stage.run(text, "web-1")
         assert (run.status, states(run)) == (RunStatus.PASSED, ["passed", "passed", "skipped", "passed"])
         assert "was approved before" in run.steps[2].error
 
@@ -268,14 +268,14 @@ async def test_an_action_applies_to_the_event_of_an_earlier_step() -> None:
         'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [1]\n[[step]]\ndo = "redeploy"\nvms = [2]\n'
     )
     text += '[[step]]\ndo = "cancel"\nvms = [1]\n'
-    async with a_stage() as stage:
-        run = await stage.play(text, "web-0", "db-0")
+    async with running_stage() as stage:
+        run = await stage.run(text, "web-0", "db-0")
         assert states(run) == ["passed", "passed", "passed"]
         assert [event.type for event in stage.engine.live_events()] == ["Redeploy"]
 
 
 async def test_an_event_that_an_operator_cancels_is_not_completed() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         told = asyncio.Event()
         stage.engine.subscribe(lambda _: told.set())
         run = await stage.start(HEAD + RESTART + '[[step]]\nuntil = "gone"\nwithin = "25m"\n', "db-0", speed=1)
@@ -288,7 +288,7 @@ async def test_an_event_that_an_operator_cancels_is_not_completed() -> None:
 
 async def test_a_rollout_that_an_operator_ends_is_not_completed() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\ntype = "Freeze"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         told = asyncio.Event()
         stage.engine.subscribe(lambda _: told.set())
         run = await stage.start(text + '[[step]]\nuntil = "gone"\nwithin = "2h"\n', "web-0", "web-1", speed=1)
@@ -301,8 +301,8 @@ async def test_a_rollout_that_an_operator_ends_is_not_completed() -> None:
 
 async def test_only_some_of_the_vms() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [2]\n' + TO_ITS_END
-    async with a_stage() as stage:
-        run = await stage.play(text, "web-0", "web-1")
+    async with running_stage() as stage:
+        run = await stage.run(text, "web-0", "web-1")
         assert run.status is RunStatus.PASSED
         (operation_id,) = run.operations
         rows = await stage.engine.records.operations_beginning(operation_id)
@@ -312,28 +312,28 @@ async def test_only_some_of_the_vms() -> None:
 async def test_two_domains_at_once_are_noticed() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\n'
     text += '[[step]]\nuntil = "gone"\nwithin = "50m"\nexpect = { domains_at_once = 1 }\n'
-    async with a_stage() as stage:
-        assert (await stage.play(text, "web-0", "web-1")).status is RunStatus.PASSED
+    async with running_stage() as stage:
+        assert (await stage.run(text, "web-0", "web-1")).status is RunStatus.PASSED
         # Two host updates that know nothing of each other: no rollout keeps them apart.
-        run = await stage.play(text.replace("rollout", "host-update"), "web-0", "web-1")
+        run = await stage.run(text.replace("rollout", "host-update"), "web-0", "web-1")
         assert run.steps[1].error == "expected at most 1 of a group's update domains out at once, and it was 2"
 
 
 async def test_domains_that_other_operations_stop_do_not_count() -> None:
     text = HEAD + '[[step]]\ndo = "hardware-failure"\n'
     text += '[[step]]\nuntil = "gone"\nwithin = "10m"\nexpect = { domains_at_once = 1 }\n'
-    async with a_stage() as stage:
-        await ask(stage.engine, "hardware-failure", host="host-b")
+    async with running_stage() as stage:
+        await request_operation(stage.engine, "hardware-failure", host="host-b")
         assert len(stage.engine.document("web").events) == 1
-        assert (await stage.play(text, "web-0")).status is RunStatus.PASSED
+        assert (await stage.run(text, "web-0")).status is RunStatus.PASSED
 
 
 # --- Time ---------------------------------------------------------------------------------------------
 
 
 async def test_groups_do_not_become_inactive_while_a_run_moves_the_clock() -> None:
-    async with a_stage() as stage:
-        run = await stage.play(library.text("degraded-hardware"), "db-0", name="degraded-hardware")
+    async with running_stage() as stage:
+        run = await stage.run(library.text("degraded-hardware"), "db-0", name="degraded-hardware")
         assert run.status is RunStatus.PASSED
         assert stage.engine.document("db-0").enabled
         assert not stage.engine.document("web").enabled  # nobody spoke for it
@@ -341,8 +341,8 @@ async def test_groups_do_not_become_inactive_while_a_run_moves_the_clock() -> No
 
 async def test_a_pace_moves_the_clock_as_real_time_passes() -> None:
     text = HEAD + '[[step]]\nwait = "100s"\n'
-    async with a_stage() as stage:
-        run = await stage.play(text, "db-0", speed=10_000)
+    async with running_stage() as stage:
+        run = await stage.run(text, "db-0", speed=10_000)
         assert run.ended_at == run.started_at + timedelta(seconds=100)
 
 
@@ -351,7 +351,7 @@ async def test_a_pace_moves_the_clock_as_real_time_passes() -> None:
 
 async def test_a_stopped_run_cancels_scheduled_events_and_leaves_started_ones() -> None:
     text = HEAD + '[[step]]\ndo = "hardware-failure"\n' + RESTART + '[[step]]\nwait = "1m"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.start(text, "db-0", speed=0.001)
         waiting = asyncio.Event()
 
@@ -372,7 +372,7 @@ async def test_a_stopped_run_cancels_scheduled_events_and_leaves_started_ones() 
 
 
 async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_them() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.start(HEAD + RESTART + TO_ITS_END, "db-0", seen_by=("db-0",))
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await stage.audience.waited_for.wait()
@@ -385,16 +385,16 @@ async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_
 
 
 async def test_only_one_run_moves_a_virtual_clock() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         first = await stage.start(HEAD + '[[step]]\nwait = "1m"\n', "db-0", speed=0.001)
         with pytest.raises(RunInProgress, match=f"forewarn scenario stop {first.id}"):
             await stage.start(HEAD + RESTART, "web-0")
         await stage.scenario_runs.stop_run(first.id)
-        assert (await stage.play(HEAD + RESTART, "web-0")).status is RunStatus.PASSED
+        assert (await stage.run(HEAD + RESTART, "web-0")).status is RunStatus.PASSED
 
 
 async def test_only_one_of_two_simultaneous_runs_starts() -> None:
-    async with a_stage(listening=False) as stage:
+    async with running_stage(enable_groups=False) as stage:
         text = HEAD + '[[step]]\nwait = "1m"\n'
         both = [stage.start(text, vm, enable=True, speed=0.001) for vm in ("db-0", "web-0")]
         outcomes = await asyncio.gather(*both, return_exceptions=True)
@@ -402,28 +402,28 @@ async def test_only_one_of_two_simultaneous_runs_starts() -> None:
 
 
 async def test_a_group_without_events_enabled_is_an_error_that_says_what_to_do() -> None:
-    async with a_stage(listening=False) as stage:
+    async with running_stage(enable_groups=False) as stage:
         with pytest.raises(EventsNotEnabled) as caught:
             await stage.start(HEAD + RESTART, "db-0")
         assert str(caught.value).startswith("db-0 has never polled. The run would send it no events.")
         assert "--enable" in str(caught.value)
         assert stage.scenario_runs.runs() == []
-        run = await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
+        run = await stage.run(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
         assert run.status is RunStatus.PASSED
 
 
 async def test_a_group_that_has_not_polled_for_a_day_is_an_error_too() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         await stage.engine.advance(timedelta(hours=25))
         with pytest.raises(EventsNotEnabled, match="has not polled for 1d1h"):
             await stage.start(HEAD + RESTART, "db-0")
-        assert (await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).status is RunStatus.PASSED
+        assert (await stage.run(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).status is RunStatus.PASSED
 
 
 async def test_runs_are_listed_newest_first_and_the_oldest_forgotten() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         for _ in range(REMEMBERED + 3):
-            await stage.play(HEAD + '[[step]]\nwait = "1s"\n', "db-0")
+            await stage.run(HEAD + '[[step]]\nwait = "1s"\n', "db-0")
         numbers = [int(run.id.removeprefix("r")) for run in stage.scenario_runs.runs()]
         assert numbers == list(range(numbers[0], numbers[0] - REMEMBERED, -1))
 
@@ -447,10 +447,10 @@ async def test_a_stop_of_the_service_leaves_the_operations_of_a_run() -> None:
 
 async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
     text = HEAD + '[[step]]\nfault = { kind = "500", count = 3 }\n' + RESTART + TO_ITS_END
-    async with a_stage(faults=True) as stage:
+    async with running_stage(faults=True) as stage:
         added: list[FaultSpec] = []
         stage.engine.subscribe(lambda _: added.extend(fault.order for fault in stage.faults.list()))
-        run = await stage.play(text, "db-0")
+        run = await stage.run(text, "db-0")
         assert run.status is RunStatus.PASSED
         assert added[0] == FaultSpec("500", vm="db-0", count=3)
         assert stage.faults.list() == []
@@ -458,7 +458,7 @@ async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
 
 async def test_without_allow_faults_a_run_with_faults_is_rejected() -> None:
     text = HEAD + RESTART + '[[step]]\nfault = { kind = "500" }\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         with pytest.raises(FaultsNotAllowed):
             await stage.start(text, "db-0")
         assert not stage.engine.live_events()

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import MINUTE, START, ask, make_engine, running_engine
+from engines import MINUTE, START, make_engine, request_operation, running_engine
 
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.fleet import VM, Fleet, Host
@@ -44,7 +44,7 @@ async def test_with_the_system_clock_due_events_start_and_end(tmp_path: Path) ->
     await engine.start()
     await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")], hosts=[Host("a")]), by="test")
     await engine.enable("vm-0", by="test")
-    assert (await ask(engine, "restart", "vm-0")).started_at is None  # NotBefore is the next whole second
+    assert (await request_operation(engine, "restart", "vm-0")).started_at is None  # NotBefore is the next whole second
     async with asyncio.timeout(20):
         await over.wait()
     await engine.stop()
@@ -68,7 +68,7 @@ async def test_work_due_at_the_same_time_is_done_in_the_order_of_the_requests(tm
     async with running_engine(
         tmp_path, fleet=Fleet([VM(name, name, "a") for name in names], hosts=[Host("a")])
     ) as engine:
-        asked = [(await ask(engine, "restart", name)).id for name in reversed(names)]
+        asked = [(await request_operation(engine, "restart", name)).id for name in reversed(names)]
         if not restarted:
             await engine.advance(30 * MINUTE)
     engine, _ = make_engine(tmp_path)
