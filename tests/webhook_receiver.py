@@ -1,4 +1,4 @@
-"""A real receiver of webhooks, on a real socket: it answers as it is told to, and remembers everything."""
+"""A receiver of webhooks on a real socket. A test sets its responses, and it records all requests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TIMEOUT_SECONDS = 60
 
 @dataclass
 class Reply:
-    """What to answer. `hang` and `reset` answer nothing; `endless` never comes to the end of the body, and says
-    nothing more; `flood` says more and more."""
+    """A response. `hang` and `reset` send none. `endless` never completes the body and sends nothing more.
+    `flood` never stops sending."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Reply:
 
 @dataclass
 class ReceivedRequest:
-    """A request, and what it was answered."""
+    """A request, and the status of its response."""
 
     path: str
     headers: dict[str, str]
@@ -66,7 +66,7 @@ Responder = Callable[[ReceivedRequest], Reply]
 
 
 def authority_file(folder: Path) -> str:
-    """What to trust, to speak TLS with a receiver."""
+    """Write the certificate authority of TLS receivers to a file, and return its path."""
     path = folder / "authority.pem"
     AUTHORITY.cert_pem.write_to_path(str(path))
     return str(path)
@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = int(self.headers.get("content-length", 0))
         body = self.rfile.read(length)
-        if len(body) < length:  # whoever sent it has gone away
+        if len(body) < length:  # the sender has disconnected
             self.close_connection = True
             return
         receiver = self.server.receiver
@@ -100,11 +100,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if reply.reset:
             self.close_connection = True
-            # To linger for no time is to send a reset instead of an end.
+            # A linger time of 0 sends a reset.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
             return
-        # Before it is sent: who has the answer may rely on its being noted here.
+        # Recorded before it is sent, so that a client with the response can rely on the record.
         receiver.record_response(got, reply.status)
         self.send_response(reply.status)
         size = 1 << 40 if reply.endless or reply.flood else len(reply.body)
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         receiver.flood_over.set()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -140,21 +140,21 @@ class _Server(ThreadingHTTPServer):
         self.connections: set[socket.socket] = set()
 
     def handle_error(self, *_: Any) -> None:
-        """Whoever called has gone away: a service that was killed."""
+        """Ignore errors: the client was killed."""
 
 
 class Receiver:
-    """Listens until it is closed; can be opened again on the same port."""
+    """Listens until it is closed. It can be opened again on the same port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, tls: bool = False) -> None:
         self.respond: Responder = lambda _: Reply()
         self.got: list[ReceivedRequest] = []
-        """All requests, in the order in which they came."""
+        """All requests, in the order of arrival."""
         self._news = threading.Condition()
         self._tls = tls
         self.closed = threading.Event()
         self.flooded = 0
-        """How many bytes of a flood have gone out until the other side had enough."""
+        """The bytes of a flood that were sent until the client closed."""
         self.flood_over = threading.Event()
         self._server: _Server | None = None
         self.host, self.port = host, port
@@ -172,7 +172,7 @@ class Receiver:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
-        """From now on connections are refused, and those that there are end."""
+        """Reject new connections, and close the open ones."""
         assert self._server is not None
         self.closed.set()
         self._server.shutdown()
@@ -195,13 +195,13 @@ class Receiver:
             self._news.notify_all()
 
     def until(self, enough: Callable[[], bool]) -> None:
-        """Wait for as many requests as it takes."""
+        """Wait until the condition is true. It is checked after each request."""
         with self._news:
-            assert self._news.wait_for(enough, TIMEOUT_SECONDS), f"in vain; came: {self.got}"
+            assert self._news.wait_for(enough, TIMEOUT_SECONDS), f"timeout; received: {self.got}"
 
     @property
     def taken(self) -> list[ReceivedRequest]:
-        """What was answered with success."""
+        """The requests that got a 2xx response."""
         return [got for got in self.got if got.taken]
 
     def wait_until_accepted(self, ids: set[str]) -> None:

@@ -85,7 +85,7 @@ def test_an_older_document_undoes_nothing(
 
 
 def test_the_endpoint_is_unreachable_at_first(forewarn: Service, make_agent: Callable[..., AgentProcess]) -> None:
-    """It is said once, and when it is there the agent goes on as if nothing had been."""
+    """The agent logs the error once, and continues when the endpoint responds."""
     vm = forewarn.vm("web-0")
     forewarn.fault("reset", count=3)
     agent = make_agent(vm)

@@ -41,7 +41,7 @@ class Scene:
         return self.agent
 
     def to_its_end(self) -> None:
-        """Time goes on until the event is gone, and the agent has undone everything."""
+        """Advance the clock until the event has ended and the agent has undone everything."""
         self.forewarn.advance(minutes=30)
         self.agent.until(self.all_is_undone, "the undo")
         self.agent.stop()
@@ -138,7 +138,7 @@ def test_killed_right_after_a_line_of_the_log(scene: Scene, moment: str, approve
 
 
 def test_killed_again_and_again(scene: Scene) -> None:
-    """Whatever it is at: sooner or later it comes through."""
+    """The agent completes the event in spite of kills at any step."""
     agent = scene.agent
     event = scene.vm.restart()
     for times in range(1, 8):
@@ -226,7 +226,7 @@ def test_undo_uses_the_recorded_handler_when_its_name_now_has_another_kind(scene
 
 
 def test_nothing_is_approved_before_the_first_look(scene: Scene) -> None:
-    """What the state says may be long over; the first answer can take two minutes."""
+    """The stored state can be outdated, and the first response can take two minutes."""
     agent = scene.make("never").start()
     event = scene.vm.restart()
     agent.until(scene.diary.has("end prepare web"))

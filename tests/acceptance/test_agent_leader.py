@@ -111,7 +111,7 @@ class Trio:
         return {name for name in NAMES if event.was_approved_by(name)}
 
     def come_to_not_before(self, event: Event, but: str = "") -> None:
-        """Nobody has approved, and nobody does until the end."""
+        """No member has approved, and none does until NotBefore."""
         assert event.status == "Scheduled"
         alive = [self.vms[name] for name, agent in self.agents.items() if agent.runs]
         self.service.advance(event.not_before - self.service.now - timedelta(seconds=10), seen_by=alive)
@@ -271,7 +271,7 @@ def test_a_member_killed_ready_and_long_ago_leaves_it_to_not_before(make_trio: C
 
 
 def test_a_member_that_runs_a_handler_again_is_not_ready_until_it_ends(make_trio: Callable[..., Trio]) -> None:
-    """While it is ready for one event, another comes, and its handler runs: nobody approves meanwhile."""
+    """It is ready for one event when a second one starts a handler. No member approves until that ends."""
     trio = make_trio('[[rule]]\non = ["Reboot"]\nprepare = ["alone"]')
     trio.start()
     trio.hold("web-2")

@@ -30,7 +30,7 @@ APPROVES = RULE.format(more='approve = "self"')
 
 @pytest.fixture
 def make_agent(new_agent: Callable[..., AgentProcess], diary: Diary) -> Callable[..., AgentProcess]:
-    """Starts an agent for a VM, with handlers `pool` and `web`; it has asked once when this returns."""
+    """Start an agent for a VM with the handlers `pool` and `web`. It has polled once when this returns."""
 
     def make(vm: VM, rules: str, *arguments: str) -> AgentProcess:
         agent = new_agent(rules + diary.handler("pool") + diary.handler("web"), vm.environment)

@@ -44,7 +44,7 @@ OPERATIONS, ROLLOUTS = "/v1/operations", "/v1/rollouts"
 
 
 class Bad(NamedTuple):
-    """What is asked for, and how it must be refused: the family, and words of the explanation."""
+    """A request, its expected error family, and a part of the expected message."""
 
     what: str
     path: str

@@ -141,7 +141,7 @@ def service() -> Iterator[Service]:
 
 
 class Scene:
-    """A story at play: what its group is told, and that nobody else is."""
+    """A running operation: its group sees the event, and other groups do not."""
 
     def __init__(self, service: Service, story: Story, course: str) -> None:
         self.service, self.story = service, story
@@ -186,12 +186,12 @@ class Scene:
         assert document(self.service, self.outside) == self.strangers, "who is outside the scope sees nothing"
 
     def callers(self) -> list[str]:
-        """Who still gets an answer: all, but for a VM that was deleted."""
+        """The addresses that still get a response: all except that of a deleted VM."""
         return self.inside[1:] if self.story.kind == "Terminate" and not self.told else self.inside
 
 
 def pass_just(scene: Scene, length: timedelta) -> None:
-    """Let the length pass but for a second, in which nothing may happen; then that second."""
+    """Advance to one second before the end, check that nothing happened, then advance that second."""
     scene.service.advance(length - timedelta(seconds=1))
     scene.check()
     scene.service.advance(timedelta(seconds=1))

@@ -259,7 +259,7 @@ def test_a_failed_attempt_is_shown_with_the_next_one(service: Service) -> None:
 
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])
 def test_irreversible_commands_ask_for_confirmation_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
-    """Elsewhere nothing asks: every other test of this file has no terminal."""
+    """Without a terminal there is no question: all other tests of this file have none."""
     main, terminal = pty.openpty()
     asking = subprocess.Popen(
         [*COMMAND, "vm", "delete", "pool_2"],

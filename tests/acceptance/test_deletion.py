@@ -73,7 +73,7 @@ def member(name: str, number: int) -> str:
 
 
 def delete_two(service: Service, name: str) -> list[str]:
-    """The events of two deletions for the same moment."""
+    """Return the events of two deletions with the same NotBefore."""
     document(service, member(name, 2))
     operations = request(service, "delete", f"{name}_0", f"{name}_1")
     assert statuses(service, member(name, 2)) == {f"{name}_0": "Scheduled", f"{name}_1": "Scheduled"}
@@ -206,7 +206,7 @@ def test_deletions_with_another_not_before_or_scale_set_do_not_wait(service: Ser
 def test_an_approved_deletion_starts_when_the_other_vm_leaves_the_fleet(
     forewarn: Service,
 ) -> None:
-    """Nobody is left whom it could wait for."""
+    """There is no other deletion to wait for."""
     first, second = delete_two(forewarn, "alone")
     act_on_event(forewarn, first, "approve")
     smaller = scale_set("alone", 0).replace("count = 3", "count = 1").encode()

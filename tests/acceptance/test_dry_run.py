@@ -66,13 +66,13 @@ def service() -> Iterator[Service]:
 
 
 def at_rest(service: Service) -> dict[str, Any]:
-    """Everything, when what was asked for before has been carried out."""
+    """Return everything that the service shows, after earlier requests have completed."""
     service.advance("0s")
     return everything(service, WEB, BATCH)
 
 
 def without_ids(found: Any) -> Any:
-    """Ids are drawn anew each time; all else must be the same."""
+    """Replace the ids, which are random. Everything else must be equal."""
     if isinstance(found, list):
         return [without_ids(item) for item in found]
     if isinstance(found, dict):

@@ -241,7 +241,7 @@ def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same
 
 
 def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(forewarn: Service) -> None:
-    """Nothing is told of the failure to a VM that does not run; but when it is started, it must run somewhere."""
+    """A deallocated VM gets no event for the failure. When it is started, it runs on another host."""
     carried_out(forewarn, request_one(forewarn, "eviction", "solo"))
     request(forewarn, "hardware-failure", host="rack-1")
     forewarn.advance("0s")

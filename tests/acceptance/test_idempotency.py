@@ -124,7 +124,7 @@ def test_many_at_once_with_one_key_make_one(forewarn: Service) -> None:
 
 
 def test_after_a_kill_at_any_time_a_repeated_request_has_one_effect(make_service: MakeService) -> None:
-    """Whether or not the answer arrived: what is sent again with its key is there once in the end."""
+    """A repeated request with the same key creates one object, whether or not the first response arrived."""
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     sent = 0

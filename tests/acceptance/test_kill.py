@@ -1,6 +1,6 @@
 """kill -9 at random times, while requests, approvals and polls are in progress.
 
-Whatever was acknowledged must be there afterwards: the same ids, no incarnation gone back, each step
+Every acknowledged change must be there afterwards: the same ids, no lower incarnation, each step
 of an event once. Notices are shortened so that starting, settling and ending fall between kills too.
 """
 
@@ -47,7 +47,7 @@ VMS = ["web_0", "web_1", "web_2", "web_3", "db"]
 
 
 class Witness:
-    """Remembers every answer that promised something, whoever got it."""
+    """Records every acknowledged change."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -174,7 +174,7 @@ def test_no_acknowledged_change_is_lost(make_service: Callable[..., ServiceProce
 
 
 def forget_what_is_over(service: ServiceProcess, witness: Witness) -> None:
-    """Checked once after its end, an event need not be asked for after every further kill."""
+    """Check an event once after its end, not after every further kill."""
     live = {event["id"] for event in service.list_all("/v1/events")}
     for event_id in [event_id for event_id in witness.events if event_id not in live]:
         check_history(service, event_id)

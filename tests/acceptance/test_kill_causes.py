@@ -124,7 +124,7 @@ class Stage:
         return before
 
     def kill_in_the_middle(self, act: Act, wait: Act) -> None:
-        """Begin something, wait, and kill before it is answered."""
+        """Send a request, wait, and kill the service before it responds."""
 
         def attempt() -> None:
             with suppress(OSError, http.client.HTTPException):
@@ -142,7 +142,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all have in common: every scope has asked, and the VMs that are to be started are deallocated."""
+    """The common setup: every group has polled, and the VMs to start are deallocated."""
     folder = tmp_path_factory.mktemp("past")
     parts = (part_of_fleet(number, *scene) for number, scene in enumerate(SCENES.items()))
     (folder / "fleet.toml").write_text("".join(parts))
@@ -240,7 +240,7 @@ SOMETIMES = {"spare-host-added", "not-notified", "postponed", "approved", "cance
 
 
 def check_once(view: dict[str, Any]) -> None:
-    """Every operation is over, and each thing that is told of it was written once."""
+    """Check that every operation has ended, and that each of its history rows was written once."""
     ids = {operation["id"] for operation in view["operations"]}
     about = [row for row in view["history"] if row["operation"] in ids]
     rows = Counter((row["operation"], row["event"], row["kind"]) for row in about if row["kind"] != "spare-host-added")
@@ -287,7 +287,7 @@ def advice(service: ServiceProcess) -> Iterator[Act]:
 
 
 def script(service: ServiceProcess) -> Iterator[list[Act]]:
-    """What is done at one moment after the other. The moments are those at which something starts, or is over."""
+    """The actions at each time. The times are those at which an event starts or ends."""
     start = service.now
     yield list(requests(service))
     yield [partial(advance_to, service, start + timedelta(seconds=10))]
@@ -367,7 +367,7 @@ def test_a_manual_operation_stays_started_across_kills_until_it_is_marked_done(m
 
 
 class Program:
-    """An operator's program: it notes each order, and ends with the code that it is told, or at once."""
+    """An operator's program: it records each order, and exits with the requested code."""
 
     def __init__(self, folder: Path, *, waits: bool = True) -> None:
         self._folder, self.path = folder, folder / "program"
@@ -413,7 +413,7 @@ exit "$code"
         return Counter((order["operation"], order["again"]) for order in orders)
 
     def end(self) -> None:
-        """Whoever waits goes on."""
+        """Release the waiting programs."""
         for path in self._folder.iterdir():
             with suppress(OSError):  # it is no gate, or nobody waits there
                 if path.is_fifo():

@@ -318,7 +318,7 @@ REAL_FLEET = "".join(
 
 
 def client(service: ServiceProcess, witness: Witness, rng: random.Random) -> None:
-    """Asks for anything, polls and approves until the service dies."""
+    """Send random requests, polls and approvals until the service is killed."""
     with suppress(OSError, http.client.HTTPException):
         while True:
             if rng.random() < 0.4:

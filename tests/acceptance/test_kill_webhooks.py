@@ -48,7 +48,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def listening(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
-    """A service whose VMs have all asked, so that what is announced waits."""
+    """Start a service whose VMs have all polled, so that every operation has a notice."""
     service = make_service(*OPTIONS, fleet=FLEET)
     for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
         service.request(source=source)

@@ -92,7 +92,7 @@ def test_on_the_system_clock_only_the_run_is_faster(make_service: Make) -> None:
 
 
 class Application(threading.Thread):
-    """Waits for its document to change; if it is eager, it approves whatever comes."""
+    """An application that waits for changes of its document. If it is eager, it approves every event."""
 
     def __init__(self, service: ServiceProcess, *, eager: bool) -> None:
         super().__init__(daemon=True)

@@ -29,7 +29,7 @@ address = "127.0.0.2"
 
 
 def held_get(service: ServiceProcess) -> tuple[threading.Thread, list[Any]]:
-    """A GET that the service holds back, in a thread; the answer arrives in the list."""
+    """Send a delayed GET in a thread. The response is added to the list."""
     answers: list[Any] = []
     connected = threading.Event()
 

@@ -241,7 +241,7 @@ def test_a_data_folder_that_is_typed_beats_a_server_of_the_environment(make_serv
 
 
 class Impostor(threading.Thread):
-    """Something at a port that is not Forewarn: answers each connection with the same bytes, and keeps what it got."""
+    """A server that is not Forewarn: it sends the same bytes to every client, and records the requests."""
 
     def __init__(self, said: bytes) -> None:
         super().__init__(daemon=True)
@@ -308,7 +308,7 @@ def test_an_empty_name_is_no_name(forewarn: Service) -> None:
 def make_certificate(
     folder: Path, name: str, key_type: trustme.KeyType = trustme.KeyType.ECDSA
 ) -> tuple[Path, Path, Path]:
-    """A certificate with its chain, its key, and whom to trust for it."""
+    """A certificate with its chain, its key, and the authority to trust."""
     authority = trustme.CA()
     issued = authority.issue_cert(f"{name}.test", "127.0.0.1", key_type=key_type)
     certificate, key, root = folder / f"{name}.crt", folder / f"{name}.key", folder / f"{name}-ca.crt"

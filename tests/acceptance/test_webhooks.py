@@ -114,7 +114,7 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
 
 
 def verify(got: ReceivedRequest, secret: str) -> None:
-    """As the documentation tells receivers to."""
+    """Verify the signature as the documentation describes."""
     example: dict[str, Any] = {}
     exec(compile(documented_example(), "docs/how-to/webhooks.md", "exec"), example)  # noqa: S102 - our own documentation
     verified = example["verified"]

@@ -142,7 +142,7 @@ def serve_events(folder: Path) -> None:
 
 
 def until_leased(*folders: str) -> None:
-    """Until a file in one of them has the option. The kernel says when they change: nobody looks at a clock."""
+    """Wait until a file in one of them has the option. inotify reports changes, so there is no polling."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
     changes = fcntl.DN_CREATE | fcntl.DN_MODIFY | fcntl.DN_RENAME | fcntl.DN_MULTISHOT
     watched = [os.open(folder, os.O_RDONLY) for folder in folders]

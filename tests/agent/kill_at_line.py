@@ -1,8 +1,8 @@
-"""Runs programs of a handler, and is killed when it comes to a given line of the code that does so.
+"""Runs programs of a handler, and kills itself at a given line of the code.
 
-Each line of its input is an order: the folder, the place, the program. For each it makes a process of its own, and says
-how that has ended. Every line of code that the process comes to is written to the file `lines`, the first time, as
-`module.function:line`. At the place it kills itself, as `kill -9` would.
+Each line of its input is an order: the folder, the place, the program. It forks a process for each order, and prints
+the exit code. The process writes every new line of code that it reaches to the file `lines`, as
+`module.function:line`. At the given place it kills itself with SIGKILL.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Machines:
             self.groups[name].report(EVENT, self.names, state)
 
     def decisions(self) -> dict[str, ApprovalDecision]:
-        """What each decides at this moment."""
+        """Return the current decision of each machine."""
         decisions = {name: group.decide(EVENT) for name, group in self.groups.items()}
         self.may_have |= {name for name, decision in decisions.items() if decision.allowed}
         return decisions

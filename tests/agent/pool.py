@@ -114,7 +114,7 @@ class Pool:
         self._backends[name] = process
 
     def stop_server(self, name: str) -> None:
-        """As a machine that goes down: nobody is asked."""
+        """Stop the server like a machine that fails."""
         process = self._backends.pop(name)
         process.kill()
         process.communicate()
@@ -179,7 +179,7 @@ class Pool:
 
 
 def ask(port: int, path: str) -> str:
-    """One request: which server has answered."""
+    """Send one request, and return the server that responded."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
@@ -219,7 +219,7 @@ class Traffic:
                 self._news.notify_all()
 
     def until_more(self, count: int = 60, server: str = "") -> None:
-        """Until there were so many more answers, of a server or of any."""
+        """Wait for this many further responses, of one server or of any."""
         with self._news:
             least = count + (self.by_server[server] if server else self.answered)
             enough = self._news.wait_for(

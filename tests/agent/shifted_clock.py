@@ -1,4 +1,4 @@
-"""Real seconds that a test can move on: a pause of an hour takes no time."""
+"""A monotonic clock that a test can shift, so that a pause of an hour takes no time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Shifted:
-    """In the place of the module `time`, where the agent reads its own seconds."""
+    """Replaces the module `time` in the clock of the agent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._by = 0.0
@@ -38,12 +38,12 @@ class Shifted:
         return most_in_a_second(self._sent)
 
     def pause(self, seconds: float) -> None:
-        """Be there at once, and remember it."""
+        """Shift the clock, and record the pause."""
         self.pauses.append(seconds)
         self._by += seconds
 
 
 def allow_seconds(monkeypatch: pytest.MonkeyPatch, first: float, *after_silence: float) -> None:
-    """How long answers may take, where a test would wait too long for it."""
+    """Set short timeouts for responses."""
     monkeypatch.setattr(retry, "FIRST_RESPONSE_SECONDS", first)
     monkeypatch.setattr(retry, "_AFTER_TIMEOUTS", after_silence)

@@ -107,7 +107,7 @@ def test_a_name_as_long_as_names_may_be(folder: Path) -> None:
 
 
 def test_the_temporary_file_cannot_be_redirected(folder: Path) -> None:
-    """In a folder that others write to, a name that can be guessed may lead elsewhere."""
+    """In a shared folder, a predictable name could be a symbolic link of another user."""
     (folder / "precious").write_text("as it was")
     for number in range(os.getpid() - 2, os.getpid() + 3):
         (folder / f".a.pyz.{number}").symlink_to("precious")

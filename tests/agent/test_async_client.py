@@ -87,7 +87,7 @@ async def test_errors_are_raised_and_polls_report_them(forewarn_async: AsyncServ
 @pytest.mark.parametrize("deed", [silence, then(b"HTTP/1.1 200 OK\r\n", silence)])
 @pytest.mark.parametrize("way", ["poll", "document", "approve", "changes"])
 async def test_a_cancelled_task_ends_at_once_and_the_client_continues(deed: object, way: str) -> None:
-    """The server would never have answered."""
+    """The server would never respond."""
     with RawServer(deed, document(1, event(1))) as server:  # type: ignore[arg-type]
         async with AsyncClient(server.url, "web-0") as client:
             ways = {
@@ -160,7 +160,7 @@ async def test_closing_ends_all_waits() -> None:
 
 
 async def test_a_search_for_an_address_keeps_neither_a_task_nor_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be cut: whoever asked is let go, and it ends when it ends."""
+    """A name resolution cannot be interrupted. The caller is released at once."""
     searching, found = threading.Semaphore(0), threading.Event()
 
     def search(*_: object) -> list[object]:

@@ -139,7 +139,7 @@ def test_events_of_other_vms_are_returned_only_on_request(forewarn: Service) -> 
 
 
 def test_two_may_follow_the_changes_of_one_client(vm: VM) -> None:
-    """Each is told all of it, although the other has seen it first."""
+    """Each iteration gets all changes, although the other saw them first."""
     with Client(vm.endpoint) as client, ThreadPoolExecutor(2) as threads:
         followers = [client.changes(), client.changes()]
         vm.restart()
@@ -294,7 +294,7 @@ def test_a_poll_survives_every_fault_of_a_get(
 def test_changes_live_through_every_fault_of_a_get(
     forewarn: Service, vm: VM, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It strikes before each step, and every step is told once."""
+    """The fault applies before each step, and every step is reported once."""
     allow_seconds(monkeypatch, 1.0, 1.0, 1.0, 1.0)
     changes = client.changes()
     told: list[Change] = []
@@ -310,7 +310,7 @@ def test_changes_live_through_every_fault_of_a_get(
 def test_restarted_incarnations_are_accepted_after_a_while(
     forewarn: Service, vm: VM, client: Client, shifted: Shifted
 ) -> None:
-    """After a day of silence the group is enabled anew. What was going on is told at lower numbers."""
+    """After a day of inactivity the group is enabled again, and incarnations restart at lower numbers."""
     first = vm.restart()
     changes = client.changes()
     assert next(changes).kind == "scheduled"
@@ -365,7 +365,7 @@ def test_an_approval_that_never_succeeds_times_out_after_a_minute(vm: VM, client
 
 @pytest.mark.parametrize("kind", ["500", "reset", "empty"])
 def test_a_rejected_approval_is_checked_despite_every_fault(vm: VM, client: Client, kind: str) -> None:
-    """It is refused since the event is gone, and the endpoint does not let itself be asked about that at once."""
+    """The event has ended, so the approval is rejected. A fault delays the poll that checks it."""
     made = vm.restart()
     change = next(client.changes())
     made.cancel()
@@ -580,7 +580,7 @@ def test_an_endpoint_without_names_leaves_the_host_name(shifted: Shifted, status
 
 
 def test_a_client_that_is_left_alone_leaves_no_connection_open() -> None:
-    """Warnings are errors here: a socket that nobody has closed would be one."""
+    """Warnings are errors here, so an unclosed socket fails the test."""
     with RawServer(document(1, event(1))) as server:
         for _ in Client(server.url, "web-0").changes():
             break

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """As somebody types it; `agent` stands for the program."""
+    """Run a shell command. `agent` stands for the program."""
     program = f'agent() {{ "{sys.executable}" -m forewarn.agent "$@"; }}\n'
     return subprocess.run(
         ["bash", "-c", program + command],
@@ -113,7 +113,7 @@ def test_an_unexpected_system_error_is_one_line(
 
 
 def homeless(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As in a container, for a user whom nobody knows."""
+    """As in a container with an unknown user."""
     code = (
         "import os, sys; os.getuid = os.geteuid = lambda: 54321\n"
         "from forewarn.agent.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -35,7 +35,7 @@ undo = ["systemctl", "start", "web"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which nobody has set anything but where to ask."""
+    """A machine on which only the endpoint is set."""
     for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
         monkeypatch.delenv(name)
     # An agent that starts though it should not: it then asks nobody but this machine.
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """As somebody types it, in a process of its own."""
+    """Run a command in its own process."""
     command = [sys.executable, "-m", "forewarn", "agent", *arguments]
     return subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=60

@@ -49,7 +49,7 @@ class Aside:
 
 
 class Held:
-    """A request that the server does not answer before it is told to."""
+    """A request to which the server responds only when the test allows it."""
 
     def __init__(self, pool: Pool) -> None:
         """Held by web-0, the only one in the pool while it comes."""

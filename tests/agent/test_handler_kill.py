@@ -178,7 +178,7 @@ def test_killed_while_it_sees_off_an_earlier_one(agents: Agents, tmp_path: Path)
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"limit": 0.1}', '{"limit": "x"}'])
 def test_a_lock_without_an_owner_is_waited_for_with_a_limit(agents: Agents, tmp_path: Path, content: str) -> None:
-    """Whoever holds it was never let begin."""
+    """An agent that stopped before it wrote its data to the lock has not started a program."""
     (tmp_path / "run").mkdir()
     with (tmp_path / "run" / "it.lock").open("w") as lock:
         lock.write(content)

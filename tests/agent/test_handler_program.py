@@ -33,7 +33,7 @@ def test_a_program_need_not_read_its_input(tmp_path: Path, line: str) -> None:
 
 
 def test_output_is_logged_line_by_line(tmp_path: Path) -> None:
-    """The second line is only said after the first was heard."""
+    """The program writes the second line only after the first was logged."""
     job = LoneJob(tmp_path)
     os.mkfifo(tmp_path / "go")
     running = threading.Thread(
@@ -153,7 +153,7 @@ except OSError:
 
 
 def test_a_daemon_that_a_program_starts_survives_and_blocks_nothing(tmp_path: Path) -> None:
-    """It holds the output and the lock, and goes on talking."""
+    """It keeps the output and the lock, and continues to write."""
     (tmp_path / "daemon.py").write_text(DAEMON)
     line = f"setsid {sys.executable} -S {tmp_path}/daemon.py {tmp_path}/pid & until [ -s {tmp_path}/pid ]; do :; done"
     assert shell(LoneJob(tmp_path), line) == 0

@@ -77,7 +77,7 @@ def reply(signature: str, body: bytes) -> bytes:
 
 
 def signed(body: bytes) -> Callable[[bytes], bytes]:
-    """Answers as a member would that has the secret, and has lost its mind."""
+    """Return a responder that sends this body with a valid signature."""
 
     def answer(request: bytes) -> bytes:
         lines = dict(line.split(": ") for line in request.decode().splitlines()[1:] if line)
@@ -147,7 +147,7 @@ def asking(secret: bytes = SECRET, asked: str = "web-0", challenge: str = "", **
 
 
 def challenge_of(address: tuple[str, int]) -> str:
-    """Whoever asks without it is given it, and nothing else."""
+    """Return the challenge: a request without one gets it, and nothing else."""
     head = call(address, asking()).decode()
     return head.partition(f"{CHALLENGE}: ")[2].partition("\r\n")[0]
 
@@ -164,7 +164,7 @@ def test_a_member_gets_a_response(make_machines: Callable[..., Machines]) -> Non
 
 
 def test_a_replayed_request_gets_no_response(make_machines: Callable[..., Machines]) -> None:
-    """Also where it was captured on its way, and after a restart of the machine that was asked."""
+    """This includes a captured request, also after a restart of the receiver."""
     machines = make_machines(2)
     machines.report(READY)
     machines.until_may("web-0")

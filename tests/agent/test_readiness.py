@@ -31,7 +31,7 @@ NOW = 1000.0
 
 
 def machine(me: str = "web-0", resources: tuple[str, ...] = NAMES, state: str = READY, **others: str) -> Readiness:
-    """It has asked the others at NOW, and each was ready, or as is said; `none`: it has not answered."""
+    """A machine that sent its requests at NOW. Each peer is ready, or in the given state; `none`: no response."""
     members = tuple(Member(name, "127.0.0.1", 1) for name in (*NAMES, "web-3"))
     made = Readiness(PeersSettings(("127.0.0.1", 0), b"", members, timedelta(seconds=PEER_TIMEOUT)), NOW - 100)
     made.me = me

@@ -82,7 +82,7 @@ def test_an_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_an_event_with_an_unreadable_time_is_stored() -> None:
-    """It is told, so work may be begun for it: the next start must find that work again."""
+    """Work can start for such an event, so the next start must find that work."""
     raw = {
         "EventId": "A",
         "EventType": "Reboot",

@@ -280,7 +280,7 @@ def test_tls_to_a_server_without_tls_is_an_endpoint_error() -> None:
 
 @pytest.fixture
 def full() -> Iterator[int]:
-    """The port of one who takes no more connections: whoever calls waits."""
+    """The port of a server with a full backlog: connections to it wait."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

@@ -56,7 +56,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def work(rule: Rule = WEB, *states: str, event: ScheduledEvent | None = None, **fields: Any) -> EventWork:
-    """Work whose steps are in these states; what is not said is still to do."""
+    """Return work whose steps are in these states. Other steps are still to do."""
     made = new_work(event or make_event(), ME, rule, "boot")
     for index, state in enumerate(states):
         made = made.with_step(index, state=state)
@@ -272,7 +272,7 @@ def test_a_handler_of_two_ended_events_is_undone_once() -> None:
 
 @pytest.mark.parametrize("state", [FAILED, UNDOING])
 def test_values_remembered_for_another_event_are_kept(state: str) -> None:
-    """It has stopped something and failed: whoever prepares after it finds nothing running, and must know better."""
+    """The first prepare stopped something and failed. The next prepare must not take that for the original state."""
     first = work(WEB, state, ending=OVER).with_step(0, memo={"was": "running"}, table={"kind": "process"})
     second = work(Rule("other", prepare=("leave-pool",)), event=make_event("E2"))
     (instruction,) = [each for each in instructions(second, first._replace(ending="")) if each.work.id == "E2"]
@@ -415,9 +415,9 @@ MOVES = st.lists(
 
 
 class Machine:
-    """A machine with three things to prepare, an endpoint that tells, and an agent that can be killed at any time.
+    """A machine with three handlers, an endpoint, and an agent that can be killed at any time.
 
-    It holds the handlers to the promise: a is prepared or not, and no handler is at work twice at a time.
+    It checks that no handler runs twice at the same time.
     """
 
     def __init__(self) -> None:

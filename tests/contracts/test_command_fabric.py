@@ -80,7 +80,7 @@ def journals(folder: Path) -> set[str]:
 
 
 class Gate:
-    """Where a program waits for the test: it says which process it is, and goes on when it is let through."""
+    """A gate at which a program waits for the test. The program writes its pid and then waits."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = folder / "here", folder / "go"
@@ -115,7 +115,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 async def has_ended(watched: int) -> None:
-    """Wait for a process that may be nobody's child here."""
+    """Wait for the end of a process that need not be a child."""
     ready, _, _ = await asyncio.to_thread(select.select, [watched], [], [], LONGEST_WAIT_SECONDS)
     os.close(watched)
     assert ready, "the process goes on"
@@ -127,7 +127,7 @@ def parent_of(pid: int) -> int:
 
 
 async def until_taken_up(fabric: CommandFabric) -> None:
-    """Journals are read by one thread, in the order of asking: when this call is through, so are those before."""
+    """One thread reads the journals in the order of the requests, so earlier reads have finished when this one has."""
     await asyncio.sleep(0)
     await fabric._in_thread(lambda: None)
 
@@ -416,7 +416,7 @@ async def test_an_order_that_is_cancelled_leaves_the_program_at_work_and_finds_i
 
 
 async def has_no_child_left(fabric: CommandFabric, shell: int) -> None:
-    """The exit code is there a moment before its shell is gone; whatever is asked of the fabric then reaps it."""
+    """The exit code is written shortly before the shell ends. The next call of the fabric reaps the shell."""
     if fabric._children:
         await has_ended(os.pidfd_open(shell))
         await fabric.recover([OPERATION])

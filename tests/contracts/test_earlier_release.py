@@ -1,7 +1,7 @@
-"""A data folder of an earlier release is opened, and what was under way in it goes on to its end.
+"""The current release opens data folders of earlier releases, and their operations continue to their end.
 
-The folders were written by the releases themselves, which were killed in the middle of their work. The tests look at
-them from outside alone: a change of names, modules or tables must not need a change here.
+The releases themselves wrote the folders, and were killed during their work. The tests use only public interfaces:
+a change of names, modules or tables must not need a change here.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def test_history_continues_without_a_gap(end: View) -> None:
 
 
 def test_nothing_starts_before_its_time(end: View) -> None:
-    """What nobody approves starts at the NotBefore that was told; also where one of two groups has approved."""
+    """An event without approval starts at its NotBefore, also if only one of two groups has approved."""
     started = {row["event"]: row["time"] for row in end.lists["history"] if row["kind"] == "started"}
     for name, group in {
         "scheduled": "web",

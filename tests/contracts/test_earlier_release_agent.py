@@ -44,7 +44,7 @@ class Scene(NamedTuple):
         return self.diary.read_text().splitlines()
 
     def statuses(self) -> dict[str, str]:
-        """What is told, by what it is there for."""
+        """The events of the document, by their role in the test."""
         told = {event["EventId"].lower(): event["EventStatus"] for event in self.service.document()["Events"]}
         return {name: told[event_id] for name, event_id in self.facts["events"].items() if event_id in told}
 
@@ -108,7 +108,7 @@ def test_an_ended_event_is_undone(make_scene: Callable[..., Scene], has_config: 
 
 
 def test_a_restarted_machine_is_restored_and_prepared_again(make_scene: Callable[..., Scene]) -> None:
-    """It is back from the event that had started, and what is still to come must be prepared anew."""
+    """The started event is over after the restart. The scheduled event must be prepared again."""
     scene = make_scene(ANOTHER_BOOT)
     scene.agent.start()
     scene.agent.until(lambda: scene.statuses()["reboot"] == "Started", "the approval")

@@ -34,7 +34,7 @@ class Scene(NamedTuple):
         return self.service.get_json(f"/v1/operations/{self.facts['operations'][vm]['id']}")
 
     def orders(self) -> list[tuple[str, str, bool]]:
-        """What the program was told to do: the operation, the verb, and whether it may have been done before."""
+        """The orders of the program: operation, verb, and whether it is a repetition."""
         orders = [json.loads(line) for line in self.ran.read_text().splitlines()]
         return sorted((order["vms"][0], order["verb"], order["again"]) for order in orders)
 

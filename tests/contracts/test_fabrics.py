@@ -1,6 +1,6 @@
-"""One contract for all fabrics: orders are idempotent by their id, and do what their name says.
+"""One contract for all fabrics: orders are idempotent by their id, and each verb has its effect.
 
-A fabric is whatever has a name in the folder of fabrics; each needs a row below that says how it is built.
+Every module in the folder of fabrics needs a row below that builds it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A database of an earlier release is brought up to date, and what was under way in it goes on."""
+"""Databases of earlier releases are migrated, and their operations continue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests in fragments and pipelines: each gets the answer that it gets alone, and in its place.
+"""Requests in fragments and pipelines: each gets the same response as alone, and in order.
 
-Between two fragments another client is answered. So the service has read the first before the second is sent, and
-nothing depends on timing.
+Between two fragments another client gets a response. So the service has read the first fragment before the second is
+sent, and nothing depends on timing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every fault from the client's view: its effect on the wire, and a correct response to the next request.
 
-Delays of 10m are never waited for: whoever is kept waiting by one is seen waiting, and then something else ends it.
+No test waits for a delay of 10m: it checks that the client waits, and then something else ends the wait.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DIRECT = {
 
 @pytest.fixture
 def service(make_service: MakeService) -> ServiceProcess:
-    """A service that may fail, of which every VM has asked once."""
+    """A service with faults allowed, on which every VM has polled once."""
     service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
     for number in (1, 2, 3):
         service.document(source=f"127.0.0.{number}")
@@ -65,12 +65,12 @@ def add(service: ServiceProcess, kind: str, **options: Any) -> str:
 
 
 def active(service: ServiceProcess) -> dict[str, int]:
-    """The faults that can still strike, and how often each has."""
+    """Return the active faults with their hits."""
     return {fault["id"]: fault["hits"] for fault in service.list_all("/v1/faults")}
 
 
 def until_struck(service: ServiceProcess) -> None:
-    """Until no fault is left; each test's socket gives up before this would go on for ever."""
+    """Wait until no fault is active. The timeout of the socket limits this loop."""
     for _ in range(100_000):
         if not active(service):
             return
@@ -78,7 +78,7 @@ def until_struck(service: ServiceProcess) -> None:
 
 
 def see_it_wait(service: ServiceProcess, line: Line) -> None:
-    """It is not answered, though others are who ask later."""
+    """Check that it gets no response, although later requests do."""
     for _ in range(2):
         assert service.request().status == 200
     assert not select.select([line.socket], [], [], 0)[0]

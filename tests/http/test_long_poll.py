@@ -52,7 +52,7 @@ address = "127.0.0.2"
 
 @pytest.fixture
 def make(make_service: Callable[..., ServiceProcess]) -> Callable[..., ServiceProcess]:
-    """Starts a service with two VMs unless told otherwise."""
+    """Start a service, by default with two VMs."""
 
     def start(*, fleet: str = TWO_VMS, **variables: str) -> ServiceProcess:
         return make_service("--clock", "virtual", fleet=fleet, **variables)
@@ -71,7 +71,7 @@ def patient(tag: str, wait: str = "wait=60", *more: tuple[str, str], version: st
 
 
 def hold(service: ServiceProcess, line: Line, poll: bytes) -> None:
-    """Send it, and see it held: another client that asks later is answered, and this one is not."""
+    """Send a long poll, and check that it waits: a later request of another client gets its response first."""
     line.send(poll)
     see_it_held(service, line)
 
@@ -83,7 +83,7 @@ def see_it_held(service: ServiceProcess, *lines: Line) -> None:
 
 
 def statuses(reply: Reply) -> list[str]:
-    """Of the events that it tells of; it must be the answer to a poll that was to be held for a minute."""
+    """Return the statuses of its events. The reply must be the response to a long poll of a minute."""
     assert reply.status == 200, reply
     assert reply.header("preference-applied") == "wait=60"
     return [event["EventStatus"] for event in json.loads(reply.body)["Events"]]

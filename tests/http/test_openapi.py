@@ -1,7 +1,7 @@
-"""The description of the control API: checked in as it is made, served as it is checked in, and kept to.
+"""The OpenAPI description of the control API is current, is served, and matches the service.
 
-schemathesis sends what the description allows and what it does not, to the running service: there must be no 5xx
-and no answer that is not described; what is not allowed must be refused.
+schemathesis sends valid and invalid requests to the running service. There must be no 5xx and no undescribed response,
+and invalid requests must be rejected.
 """
 
 from __future__ import annotations

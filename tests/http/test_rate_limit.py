@@ -1,4 +1,4 @@
-"""The rate limit: one bucket per VM, whatever the connection or the path."""
+"""The rate limit: one bucket per VM for all connections and paths."""
 
 from __future__ import annotations
 

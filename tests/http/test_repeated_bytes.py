@@ -1,6 +1,7 @@
-"""The bytes of a poll mean a poll only where a request begins, however often they were answered before.
+"""Repeated bytes are a repeated poll only at the start of a request.
 
-Each write that a test must know to be read on its own follows an answer: the server has read all that came before.
+Before a write that the server must read separately, the test waits for a response: then the server has read all
+earlier bytes.
 """
 
 from __future__ import annotations

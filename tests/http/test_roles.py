@@ -126,7 +126,7 @@ def test_the_table_has_every_route() -> None:
 
 @pytest.mark.parametrize(("method", "path", "role", "may"), CELLS)
 def test_each_role_has_its_permissions(door: Door, method: str, path: str, role: str, may: bool) -> None:
-    """A parameter that nobody knows: who gets in is told so, and nothing happens."""
+    """An unknown parameter: a request with permission is rejected because of it, so nothing happens."""
     target = path.replace("{id}", "none").replace("{name}", "none") + "?nonsense=1"
     answer = door.service.control(
         method, target, b"not what it takes" if method in ("POST", "PUT") else None, door.tokens[role]

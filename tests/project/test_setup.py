@@ -1,6 +1,6 @@
 """script/setup: what it creates, what it installs, and what it leaves alone.
 
-The project's folder is a copy with a stand-in for Python, which writes down what it is asked for and installs nothing.
+The folder is a copy of the project with a stand-in for Python, which records its arguments and installs nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Project:
 
     @property
     def installed(self) -> list[str]:
-        """What pip was asked for."""
+        """The arguments of pip."""
         asked = self.folder / "asked"
         return [line.split()[-1] for line in asked.read_text().splitlines()] if asked.exists() else []
 

@@ -178,7 +178,7 @@ WRITES_TIME = {
 
 
 def time_formats(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """What in a module reads or writes a moment as text, with the line."""
+    """Yield the calls in a module that parse or format a time, with their lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in {"isoformat", "fromisoformat", "strftime", "strptime"}:
             yield f"uses {node.attr}", node.lineno

@@ -74,7 +74,7 @@ class Application:
     def _send(
         self, method: str, body: bytes | None, headers: dict[str, str] | None = None
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """On one connection that stays open, so that what the protocol answers by itself is met, too."""
+        """It uses one open connection, so that the fast path of the protocol is tested too."""
         self._connection.request(method, DOCUMENT, body, {"Metadata": "true", **(headers or {})})
         answer = self._connection.getresponse()
         return answer, answer.read()

@@ -51,7 +51,7 @@ def killed_parent(folder: Path, when: str) -> ChildProcess:
 
 
 def wait_for(child: ChildProcess) -> None:
-    """Until nobody holds the lock, however that comes about."""
+    """Wait until the lock is free."""
     import fcntl
 
     with child._lock.open() as lock:

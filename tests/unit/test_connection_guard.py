@@ -43,7 +43,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 class Application:
-    """Reads the whole body and answers with it. Some paths do something else."""
+    """Reads the whole body and sends it back. Some paths do something else."""
 
     def __init__(self) -> None:
         self.received = asyncio.Queue[bytes]()
@@ -98,7 +98,7 @@ class Client:
         self.writer.write(data)
 
     async def answer(self) -> tuple[int, bytes]:
-        """Status and body of the next answer."""
+        """Return status and body of the next response."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
         status = int(head.split(b" ")[1])
         if b"content-length: " in head:
@@ -494,7 +494,7 @@ async def test_a_stop_waits_for_a_response_while_the_client_reads() -> None:
 
 
 async def answer_another(service: Service) -> None:
-    """Answer another client so often that the service could have read all of a first one's."""
+    """Send requests of another client until the service could have read all bytes of the first."""
     client = await service.client()
     for _ in range(300):
         assert await client.ask(GET % b"other") == (200, b"")

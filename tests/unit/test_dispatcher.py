@@ -496,7 +496,7 @@ async def test_a_removed_webhook_without_stored_state_gets_nothing(receiver: Rec
 
 
 async def test_a_channel_ends_when_its_webhook_is_removed(receiver: Receiver) -> None:
-    """Also when nobody drops it."""
+    """It ends even if the dispatcher does not stop it."""
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         channel = dispatcher._channels.pop("hook")  # it is not found when the removal is followed

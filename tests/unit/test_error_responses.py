@@ -1,4 +1,4 @@
-"""Errors as the metadata service answers them."""
+"""Error responses of the metadata service."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ EVERY: frozenset[str] = frozenset()
 
 
 class Hearer:
-    """Somebody who reads a feed."""
+    """A reader of a feed."""
 
     def __init__(self, parts: AsyncGenerator[bytes, None]) -> None:
         self._parts = parts
@@ -141,7 +141,7 @@ async def test_a_reader_without_matching_rows_still_gets_its_cursor() -> None:
 
 @asynccontextmanager
 async def waiting(reader: Reader) -> AsyncIterator[asyncio.Task[bytes | None]]:
-    """Somebody who has read all there is, and waits for more."""
+    """A reader that has read all rows and waits for more."""
     async with aclosing(reader.parts()) as parts:
         await anext(parts)
         task = asyncio.ensure_future(anext(parts, None))

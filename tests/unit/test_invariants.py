@@ -1,4 +1,4 @@
-"""What must never happen (docs/explanation/design.md), sought by random courses of events with crashes in between."""
+"""The rules of "Must never happen" (docs/explanation/design.md), tested with random events and crashes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class InvariantsMachine(RuleBasedStateMachine):
         return self.runner.run(self.do_and_settle(work))
 
     async def do_and_settle(self, work: Awaitable[Any]) -> Any:
-        """Whether the fabric is a moment quicker or slower must not decide what a later step meets."""
+        """Wait for the fabric, so that its speed does not decide the result of a later step."""
         outcome = await work
         if isinstance(self.engine.clock, VirtualClock):
             await self.engine._scheduler.until_quiet(self.engine.clock)
@@ -257,7 +257,7 @@ class InvariantsMachine(RuleBasedStateMachine):
 
     @rule()
     def service_is_killed(self) -> None:
-        """What is on disk at this moment is all that the next life has."""
+        """Crash: the next engine has only what is on disk now."""
         self.lives += 1
         folder = self.root / str(self.lives)
         shutil.copytree(self.root / str(self.lives - 1), folder)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunningClock:
-    """To the engine a clock that runs by itself, like the system's; it is set by hand, and wakes nobody."""
+    """A clock that the engine takes for a system clock. The test sets its time, and it wakes no timer."""
 
     virtual = False
 

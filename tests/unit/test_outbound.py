@@ -235,7 +235,7 @@ async def test_a_name_is_allowed_only_if_all_of_its_addresses_are(
 async def test_the_address_that_was_judged_is_the_one_that_is_called(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that means another address when it is asked for again is of no help: it is asked for once."""
+    """A name is resolved only once, so a second address for it cannot bypass the check (DNS rebinding)."""
     with resolving(monkeypatch, "rebinding.example", ["127.0.0.1"], ["127.0.0.2"]) as asked:
         assert await send(receiver.url(host="rebinding.example")) == DELIVERED
     assert len(asked) == 1

@@ -69,7 +69,7 @@ LENGTHS = [MINUTE, 5 * MINUTE, 10 * MINUTE, 10 * MINUTE, 15 * MINUTE, HOUR, 12 *
 
 
 class MortalEngine(RuleBasedStateMachine):
-    """An engine to be driven at random. It can die at any moment that it publishes or its clock stops at."""
+    """An engine for random tests. It can crash whenever it publishes or its clock stops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class MortalEngine(RuleBasedStateMachine):
         return outcome
 
     def attempt(self, work: Awaitable[Any]) -> Any:
-        """What may be refused: then nothing has changed."""
+        """Run a command that may be rejected. Then nothing has changed."""
         try:
             return self.do(work)
         except ForewarnError:
@@ -116,7 +116,7 @@ class MortalEngine(RuleBasedStateMachine):
 
     @rule(length=st.sampled_from(LENGTHS), moments=st.integers(1, 8))
     def service_dies_meanwhile(self, length: timedelta, moments: int) -> None:
-        """All that the next life has is what was on disk so many moments after now."""
+        """Crash after this many steps: the next engine has only what was on disk then."""
         self.dies_in = moments
         self.do(self.engine.advance(length))
         if self.dies_in > 0:
@@ -129,13 +129,13 @@ class MortalEngine(RuleBasedStateMachine):
         shutil.copytree(self.folder, self.root / str(self.lives + 1))
 
     def moved(self) -> None:
-        """Time has moved. It must not be held at a moment for ever."""
+        """Note that time has moved. The clock must not stop at the same time forever."""
         self.seen()
         self.stopped_at[self.engine.clock.now()] += 1
         assert self.stopped_at[self.engine.clock.now()] < 1000, "time does not pass"
 
     def seen(self) -> None:
-        """Something is so, and nothing is being written. What comes after its death never was."""
+        """Check the current state, while nothing is being written. States after the crash do not count."""
         if not (self.root / str(self.lives + 1)).exists():
             self.look()
             self.dies_in -= 1
@@ -143,7 +143,7 @@ class MortalEngine(RuleBasedStateMachine):
                 self.copy()
 
     def look(self) -> None:
-        """To be overridden: what must never be so is noted, for nobody hears an error here."""
+        """Check the rules; subclasses override it. It records violations, because an error here would be lost."""
 
     @invariant()
     def no_problem_was_seen(self) -> None:

@@ -163,7 +163,7 @@ class PolicyMachine(MortalEngine):
                 self.check_start(operation, operation.started_at)
 
     def check_start(self, operation: Operation, started_at: datetime) -> None:
-        """Whoever has not approved is touched only after NotBefore, and in a window."""
+        """A group without approval is affected only after NotBefore, and in a window."""
         fleet, moves = self.engine.fleet, dict(operation.moves)
         events = [event for event in self.engine.live_events() if event.operation == operation.id]
         approved = {event.group for event in events if event.approved_at is not None}

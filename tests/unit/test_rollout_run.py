@@ -47,7 +47,7 @@ SCOPES = [*GROUPS, "vm-0", "vm-1", "vm-2"]
 
 
 class WalkMachine(MortalEngine):
-    """Lets rollouts walk a random fleet while much else happens to it; the fabric is slow at times, but well."""
+    """Runs rollouts over a random fleet with other operations. The fabric is sometimes slow but never fails."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ async def test_notice_and_settle_time_are_shorter_only_for_the_run() -> None:
 
 
 async def test_history_records_the_speed() -> None:
-    """A notice below the least is nothing to be passed over in silence."""
+    """A notice below the minimum must be recorded."""
     async with running_engine() as engine:
         operation = await request_operation(engine, "restart", "db-0", speed=60.0, notice=timedelta(minutes=20))
         (requested,) = [

@@ -99,7 +99,7 @@ def states(run: Run) -> list[str]:
 
 
 def approve_everything(engine: Engine) -> None:
-    """An application that approves as soon as it is told."""
+    """An application that approves an event as soon as it sees it."""
 
     def on_published(published: Published) -> None:
         for group in published.groups:
