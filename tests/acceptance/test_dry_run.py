@@ -91,7 +91,7 @@ def test_a_dry_run_returns_what_the_request_then_does(service: Service, cause: s
     assert at_rest(service) != before
 
 
-def test_a_refusal_is_the_same_in_a_dry_run(service: Service) -> None:
+def test_a_rejection_is_the_same_in_a_dry_run(service: Service) -> None:
     body = {"cause": "eviction", "vms": ["web-2"]}
     refused, dry = (service.control("POST", "/v1/operations", {**body, "dry_run": dry}) for dry in (False, True))
     assert (dry.status, dry.json()) == (refused.status, refused.json()) == (400, refused.json())

@@ -195,7 +195,7 @@ def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause:
     assert (events(forewarn, WEB), hosts_of_vms(forewarn)["web-1"]) == ([], new_place), "and it is not moved twice"
 
 
-def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(forewarn: Service) -> None:
+def test_the_return_of_a_degraded_host_cancels_its_events(forewarn: Service) -> None:
     request(forewarn, "degraded-hardware", host="rack-1")
     numbers = {address: incarnation(forewarn, address) for address in (WEB, MAIL, SOLO)}
     answer = forewarn.control("POST", "/v1/hosts/rack-1/return")

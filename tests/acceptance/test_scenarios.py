@@ -127,7 +127,7 @@ def test_an_application_that_approves_at_once_breaks_nothing(name: str, make_ser
     assert ("– cancel" in played.stdout) == (name == "cancelled-maintenance")
 
 
-def test_an_application_that_is_to_see_it_sees_every_step_however_fast_the_clock_is_moved(make_service: Make) -> None:
+def test_an_application_in_seen_by_sees_every_step(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     application = Application(service, eager=False)
     application.start()

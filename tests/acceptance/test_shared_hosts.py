@@ -107,7 +107,7 @@ def test_the_start_waits_until_not_before_for_a_group_without_approval(service: 
     assert all_statuses(service) == STARTED
 
 
-def test_cancelling_the_event_of_one_scope_withdraws_those_of_all(service: Service) -> None:
+def test_cancelling_the_event_of_one_group_cancels_those_of_all(service: Service) -> None:
     document(service, SOLO)
     ids = event_ids(request_one(service, "live-migration", "web-0", "web-1", "mail_0", "solo"))
     assert all_statuses(service) == SCHEDULED

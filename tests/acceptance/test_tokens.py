@@ -281,7 +281,7 @@ def test_another_server_is_reported_as_not_forewarn(forewarn: Service, said: byt
     assert (run.returncode, words in run.stderr, "Traceback" in run.stderr) == (6, True, False), run.stderr
 
 
-def test_the_token_is_not_sent_on_to_where_a_server_points(forewarn: Service) -> None:
+def test_the_token_is_not_sent_to_a_redirect_target(forewarn: Service) -> None:
     thief = Impostor(answer_of("200 OK", body='{"vms": [], "next": null}'))
     impostor = Impostor(answer_of("302 Found", f"Location: {thief.url}/v1/vms"))
     run = run_command(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)

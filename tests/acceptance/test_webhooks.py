@@ -378,7 +378,7 @@ def test_a_repeated_request_adds_one_and_shows_the_secret_once(forewarn: Service
     assert first["secret"] not in json.dumps(forewarn.list_all("/v1/webhooks"))
 
 
-def test_a_secret_of_ones_own_from_a_file(forewarn: Service, receiver: Receiver, tmp_path: Path) -> None:
+def test_a_custom_secret_from_a_file(forewarn: Service, receiver: Receiver, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("a secret of my own\n")
     said = run(forewarn, "webhook", "add", "pager", receiver.url(), "--secret-file", str(file))

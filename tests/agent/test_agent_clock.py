@@ -44,7 +44,7 @@ def test_one_that_is_days_off_needs_another(days: int, now: datetime) -> None:
     assert is_about(clock, now + timedelta(days=days))
 
 
-def test_the_end_of_all_time_is_never_believed(now: datetime) -> None:
+def test_the_maximum_time_is_not_accepted(now: datetime) -> None:
     clock = EndpointClock()
     for _ in range(3):
         clock.set(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))

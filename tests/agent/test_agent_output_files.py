@@ -54,7 +54,7 @@ def test_a_bundle_never_takes_the_place_of_a_device_or_a_pipe(folder: Path, caps
     assert names(folder) == before
 
 
-def test_a_bundle_behind_a_link_is_written_where_the_link_leads(folder: Path) -> None:
+def test_a_bundle_is_written_to_the_target_of_a_symbolic_link(folder: Path) -> None:
     (folder / "versions").mkdir()
     (folder / "versions" / "1.pyz").write_text("older")
     (folder / "agent.pyz").symlink_to("versions/1.pyz")

@@ -108,7 +108,7 @@ async def test_a_cancelled_task_ends_at_once_and_the_client_continues(deed: obje
             assert (await anext(client.changes())).kind == "scheduled"
 
 
-async def test_one_that_waits_for_its_turn_may_be_cancelled_without_hurting_the_other() -> None:
+async def test_a_waiting_request_can_be_cancelled_without_effect_on_others() -> None:
     go_on = threading.Event()
 
     def late(connection: object) -> None:

@@ -111,7 +111,7 @@ def test_an_older_incarnation_that_persists_is_accepted() -> None:
     assert said(account.update(document(2), 112)) == [(GONE, 2)]
 
 
-def test_it_may_go_on_at_the_lower_numbers_while_it_is_doubted() -> None:
+def test_an_endpoint_can_continue_with_lower_incarnations() -> None:
     account = ChangeTracker()
     account.update(document(192, make_event(1)), 0)
     assert account.update(document(0), 1) == []

@@ -54,7 +54,7 @@ def test_a_full_disk_is_reported_as_a_failure() -> None:
         assert done.returncode == 1
 
 
-def test_a_closed_output_is_nobodys_trouble() -> None:
+def test_a_closed_output_is_no_error() -> None:
     for command in ("check agent.toml", "plan --event event.json", "--help", "check --help"):
         done = shell(f"agent {command} >&-")
         assert (done.stderr, done.returncode) == ("", 0), command
@@ -177,7 +177,7 @@ def test_a_file_of_the_largest_size_is_read(folder: Path, capsys: pytest.Capture
     assert "Cannot read event.json: it is larger than 4 MB" in capsys.readouterr().err
 
 
-def test_a_config_may_come_through_a_pipe() -> None:
+def test_a_config_can_be_read_from_a_pipe() -> None:
     done = shell("agent check <(cat agent.toml)")
     assert done.returncode == 0, done.stderr
 

@@ -156,7 +156,7 @@ def test_the_same_for_programs() -> None:
         ([Rule("a", prepare=("x",), undo=("x", "mute"))], "a: handler mute does nothing on undo."),
     ],
 )
-def test_doubts(rules: list[Rule], doubt: str) -> None:
+def test_warnings(rules: list[Rule], doubt: str) -> None:
     mute = named("mute", prepare="", undo="")
     found = config(
         *rules, handlers=(mute,) if any("mute" in (*rule.prepare, *(rule.undo or ())) for rule in rules) else ()
@@ -185,7 +185,7 @@ def test_unused_peers_are_a_warning() -> None:
         [Rule("a", max_duration=M, prepare=("x",)), Rule("b", prepare=("x",))],
     ],
 )
-def test_rules_that_are_all_reached_raise_no_doubt(rules: list[Rule]) -> None:
+def test_reachable_rules_cause_no_warning(rules: list[Rule]) -> None:
     assert config_warnings(config(*rules)) == []
 
 

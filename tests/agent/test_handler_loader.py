@@ -53,7 +53,7 @@ def test_a_missing_kind_is_rejected() -> None:
         handler_of("")
 
 
-def test_a_file_of_ones_own_is_a_handler(tmp_path: Path) -> None:
+def test_a_file_can_contain_a_custom_handler(tmp_path: Path) -> None:
     (tmp_path / "greet.py").write_text(OWN)
     handler = handler_of('file = "greet.py"\ngreeting = "hello"', tmp_path)
     job = LoneJob(tmp_path)

@@ -84,7 +84,7 @@ def test_with_a_file_the_journal_is_used_only_on_request(tmp_path: Path, journal
 
 
 @pytest.mark.parametrize("more", ["", "journal = false"])
-def test_where_there_is_neither_the_agents_log_has_it(tmp_path: Path, more: str) -> None:
+def test_without_file_and_journal_the_log_of_the_agent_is_used(tmp_path: Path, more: str) -> None:
     if more:
         (tmp_path / "journal").touch()
     handler = handler_of(f'kind = "log"\njournal_socket = "{tmp_path}/journal"\n{more}')

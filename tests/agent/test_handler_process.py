@@ -110,7 +110,7 @@ def test_an_old_file_does_not_keep_it_from_being_started(tmp_path: Path, worker:
     assert find_process(pid) is not None
 
 
-def test_its_number_is_written_where_it_does_not_do_so(tmp_path: Path) -> None:
+def test_the_handler_writes_the_pid_file_if_the_process_does_not(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     job.remember(pid=1, started=1, boot="another")
     text = 'start = ["sleep", "60"]\nwrite_pid = true'

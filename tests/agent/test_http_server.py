@@ -127,7 +127,7 @@ def test_an_invalid_request_is_recognized(garbage: bytes) -> None:
     assert errors == [400]
 
 
-def test_a_head_may_come_in_pieces() -> None:
+def test_a_header_can_arrive_in_pieces() -> None:
     with serving(echo) as door, door.connect() as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number in range(len(ASK)):

@@ -76,7 +76,7 @@ CASES = [
     ("origin", "name", "resources", "own"),
     [(origin, name, resources, own) for origins, name, resources, own in CASES for origin in origins],
 )
-def test_which_name_is_ones_own(origin: str, name: str, resources: list[str], own: str | None) -> None:
+def test_the_own_name_among_the_resources(origin: str, name: str, resources: list[str], own: str | None) -> None:
     assert MachineIdentity(name, origin).listed_as(resources) == own
     assert MachineIdentity(name, origin).listed_as(tuple(reversed(resources))) == own
 

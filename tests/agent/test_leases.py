@@ -195,7 +195,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("name", "content"), FILES, ids=[name for name, _ in FILES])
-def test_where_they_are(tmp_path: Path, name: str, content: str) -> None:
+def test_the_locations_of_lease_files(tmp_path: Path, name: str, content: str) -> None:
     path = place(tmp_path, name, content.format(hex="0a2d0002", colons="a:2d:0:2"), age=0)
     assert find_option_245(tmp_path) == [("10.45.0.2", path)]
 

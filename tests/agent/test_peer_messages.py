@@ -83,7 +83,7 @@ def test_a_message_with_one_invalid_member_is_rejected(message: StatusMessage, d
 
 
 @pytest.mark.parametrize("name", ["web-1", "Größe-1", "名前", "a b%20c", "x\u0301"])
-def test_names_of_all_letters_come_through(name: str) -> None:
+def test_names_with_any_letters_are_transmitted(name: str) -> None:
     asked: list[str] = []
 
     def answer(wanted: str) -> bytes:

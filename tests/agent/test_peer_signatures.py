@@ -218,7 +218,9 @@ QUESTION = StatusRequest("", "0", "web-1", "web-0")
         asking().replace(PATH.encode(), b"/v2/other"),
     ],
 )
-def test_a_stranger_learns_nothing(make_machines: Callable[..., Machines], request_of_a_stranger: bytes) -> None:
+def test_an_unknown_sender_gets_no_information(
+    make_machines: Callable[..., Machines], request_of_a_stranger: bytes
+) -> None:
     machines = make_machines(1)
     group = machines.groups["web-0"]
     group.report(EVENT, ["web-0", "web-1"], PREPARING)

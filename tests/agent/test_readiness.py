@@ -48,7 +48,7 @@ def hear(made: Readiness, name: str, state: str, sent: float = NOW, fresh: float
     made.record_response(name, StatusMessage(name, fresh, events), sent, sent)
 
 
-def test_the_first_may_at_once_and_each_other_a_turn_later() -> None:
+def test_the_first_may_approve_at_once_and_each_other_one_turn_later() -> None:
     for rank, name in enumerate(NAMES):
         decisions = [machine(name).decide(EVENT, NOW + seconds / 4) for seconds in range(12)]
         assert [decision.allowed for decision in decisions] == [seconds / 4 >= rank * TURN for seconds in range(12)]

@@ -320,7 +320,7 @@ def test_cutting_ends_a_connection_that_is_being_made(full: int, monkeypatch: py
 
 
 @pytest.mark.parametrize("deed", [silence, then(b"HTTP/1.1 200 OK\r\n", silence)])
-def test_cutting_ends_an_exchange_in_another_thread_and_mending_lets_the_next_pass(
+def test_abort_ends_a_request_in_another_thread_and_the_next_one_works(
     deed: Callable[[socket.socket], object],
 ) -> None:
     with RawServer(GOOD, deed, GOOD) as server, ThreadPoolExecutor(1) as thread:

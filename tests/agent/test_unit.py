@@ -137,9 +137,7 @@ def test_the_state_folder_is_that_of_systemd_or_the_chosen_one(folder: Path) -> 
     assert "StateDirectory=" not in text
 
 
-def test_a_state_of_the_config_is_where_the_agent_will_look_for_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_state_folder_of_the_config_is_used_by_the_unit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "etc").mkdir()
     (folder / "etc" / "agent.toml").write_text('[agent]\nstate = "kept"\n')
     assert main(["install", "--config", "etc/agent.toml", "--unit-dir", "units"]) == 0

@@ -177,9 +177,7 @@ async def test_a_watcher_gets_the_changed_machines(fabric: Fabric) -> None:
 
 @those_that(lambda row: not row.works_by_itself)
 @pytest.mark.parametrize("verb", VERBS)
-async def test_an_order_waits_by_the_clock_until_it_is_let_go_of(
-    fabric: Fabric, clock: VirtualClock, verb: str
-) -> None:
+async def test_a_delayed_order_waits_for_the_virtual_clock(fabric: Fabric, clock: VirtualClock, verb: str) -> None:
     order = asyncio.ensure_future(getattr(fabric, verb)(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
     assert clock.sleeping == 1

@@ -108,7 +108,7 @@ INSERT INTO undelivered (webhook, sequence, group_name, attempts, problem, given
 """
 
 
-def test_webhooks_of_the_release_before_go_on_with_one_cursor_and_lose_nothing(tmp_path: Path) -> None:
+def test_webhooks_of_the_previous_release_continue_with_one_cursor_and_lose_nothing(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / DATABASE_NAME)
     scripts = " ".join(migrations()[:3])
     database.executescript(

@@ -168,7 +168,7 @@ def check_everything(store: Store) -> None:
     assert saved.sequence == 1
 
 
-def test_webhooks_move_on_and_go(store: Store) -> None:
+def test_webhook_cursors_advance_and_webhooks_are_removed(store: Store) -> None:
     store.commit(everything())
     moved = WEBHOOK._replace(cursor=12)
     store.commit(

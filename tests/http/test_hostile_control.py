@@ -189,7 +189,7 @@ def test_responses_keep_the_order_of_the_requests(service: ServiceProcess) -> No
 
 
 @pytest.mark.parametrize("framed", ["length", "chunks"])
-def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., ServiceProcess], framed: str) -> None:
+def test_a_large_fleet_can_arrive_in_small_pieces(make_service: Callable[..., ServiceProcess], framed: str) -> None:
     service = make_service()
     fleet = ("#" * 70 + "\n") * 30_000 + '[[vm]]\nname = "vm-{n}"\ncount = 500\n'
     text = fleet.encode()

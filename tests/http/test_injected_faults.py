@@ -112,7 +112,7 @@ def test_a_status_fault_sends_the_response_of_the_wire(service: ServiceProcess, 
     with Line(service) as line:
         row = Row(name="", mark="", says="", status=int(kind), answer=text, content_type=content_type)
         assert line.exchange(sent).unmeasured == row.expected
-        assert status_of(service, event) == "scheduled", "what is struck approves nothing"
+        assert status_of(service, event) == "scheduled", "what is faulted approves nothing"
         assert line.exchange(sent).status == 200
     assert status_of(service, event) == ("started" if method == "POST" else "scheduled")
     end(service)
@@ -121,12 +121,12 @@ def test_a_status_fault_sends_the_response_of_the_wire(service: ServiceProcess, 
 def test_an_empty_body(service: ServiceProcess) -> None:
     add(service, "empty")
     with Line(service) as line:
-        struck, good = line.exchange(POLL), line.exchange(POLL)
-    assert (struck.status, struck.header("content-length"), struck.body) == (200, "0", b"")
+        faulted, good = line.exchange(POLL), line.exchange(POLL)
+    assert (faulted.status, faulted.header("content-length"), faulted.body) == (200, "0", b"")
     for name in ("etag", "server", "content-type"):
-        assert struck.header(name) == good.header(name)
-    assert struck.header("x-ms-request-id")
-    assert struck.header("date")
+        assert faulted.header(name) == good.header(name)
+    assert faulted.header("x-ms-request-id")
+    assert faulted.header("date")
     assert good.body == NOTHING_YET
     end(service)
 
@@ -137,10 +137,10 @@ def test_unchanged_ignores_the_entity_tag(service: ServiceProcess, tag: str | No
     sent = request("GET", TARGET, (*TRUE, *((("If-None-Match", tag),) if tag else ())))
     with Line(service) as line:
         for _ in range(2):
-            struck = line.exchange(sent)
-            assert (struck.status, struck.body) == (304, b"")
-            assert struck.header("etag") == (tag if tag == '"another.7"' else None)
-            assert struck.header("x-ms-request-id")
+            faulted = line.exchange(sent)
+            assert (faulted.status, faulted.body) == (304, b"")
+            assert faulted.header("etag") == (tag if tag == '"another.7"' else None)
+            assert faulted.header("x-ms-request-id")
         assert line.exchange(POLL).body == NOTHING_YET
     end(service)
 
@@ -151,8 +151,8 @@ def test_a_stall_is_half_of_the_body_then_nothing_then_the_end(service: ServiceP
     with Line(service) as line:
         line.send(POLL)
         head, _, part = line.rest().partition(b"\r\n\r\n")
-    struck = Reply(head + b"\r\n\r\n", part)
-    assert (struck.status, struck.header("content-length")) == (200, str(len(right)))
+    faulted = Reply(head + b"\r\n\r\n", part)
+    assert (faulted.status, faulted.header("content-length")) == (200, str(len(right)))
     assert part == right[: len(right) // 2]
     assert service.request().body == right
     end(service)
@@ -186,9 +186,9 @@ def test_length_announces_more_bytes_than_it_sends(service: ServiceProcess) -> N
     with Line(service) as line:
         line.send(POLL)
         head, _, body = line.rest().partition(b"\r\n\r\n")
-    struck = Reply(head + b"\r\n\r\n", body)
+    faulted = Reply(head + b"\r\n\r\n", body)
     assert body == NOTHING_YET
-    assert int(struck.header("content-length") or 0) > len(body)
+    assert int(faulted.header("content-length") or 0) > len(body)
     assert service.request().body == NOTHING_YET
     end(service)
 
@@ -202,8 +202,8 @@ def test_stale_is_the_document_before_with_its_own_tag(service: ServiceProcess) 
     with Line(service) as line:
         tags = [before.headers["etag"], before.headers["etag"].replace(".0", ".1"), '"another.7"']
         for tag in tags:  # none of them matters
-            struck = line.exchange(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
-            assert (struck.status, struck.body, struck.header("etag")) == (200, before.body, before.headers["etag"])
+            faulted = line.exchange(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
+            assert (faulted.status, faulted.body, faulted.header("etag")) == (200, before.body, before.headers["etag"])
         now = line.exchange(POLL)
     assert json.loads(now.body)["DocumentIncarnation"] == 1
     assert now.header("etag") == tags[1]
@@ -216,12 +216,12 @@ def test_stale_sends_the_previous_incarnation_in_the_requested_version(service: 
     second = service.request(target=old)
     service.request_operation("restart", "web-1")
     add(service, "stale")
-    struck = service.request(target=old)
-    assert (struck.body, struck.headers["etag"]) == (second.body, second.headers["etag"])
+    faulted = service.request(target=old)
+    assert (faulted.body, faulted.headers["etag"]) == (second.body, second.headers["etag"])
     assert service.request(target=old).json()["DocumentIncarnation"] == 2
 
 
-def test_stale_does_not_go_back_behind_an_enabling(service: ServiceProcess) -> None:
+def test_stale_does_not_cross_an_enabling(service: ServiceProcess) -> None:
     service.request_operation("restart", "web-0")
     add(service, "stale")
     add(service, "disabled")
@@ -328,7 +328,7 @@ def test_a_long_poll_ends_when_its_group_is_disabled(service: ServiceProcess) ->
 def test_a_faulted_post_approves_nothing_and_can_be_retried(service: ServiceProcess, kind: str) -> None:
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     add(service, kind, method="POST", count=3)
-    assert service.request().status == 200, "a GET is not struck"
+    assert service.request().status == 200, "a GET is not faulted"
     for _ in range(3):
         if kind == "reset":
             with pytest.raises(ConnectionResetError):
@@ -418,13 +418,13 @@ def test_responses_keep_their_order_after_a_slow_one(service: ServiceProcess) ->
     end(service)
 
 
-def test_long_polls_go_on_where_faults_are_allowed(service: ServiceProcess) -> None:
+def test_long_polls_work_with_faults_allowed(service: ServiceProcess) -> None:
     tag = service.request().headers["etag"]
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
         while b"forewarn_long_polls 1.0" not in service.control("GET", "/metrics").body:
             pass
-        add(service, "500")  # what is held already is not struck
+        add(service, "500")  # what is held already is not faulted
         service.request_operation("restart", "web-0")
         assert line.read_response().status == 200
         assert line.exchange(POLL).status == 500

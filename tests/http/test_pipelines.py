@@ -54,7 +54,7 @@ def in_pieces(line: Line, *pieces: bytes) -> None:
 # --- Pieces ---------------------------------------------------------------------------------------
 
 
-def test_a_request_may_come_byte_by_byte(service: ServiceProcess) -> None:
+def test_a_request_can_arrive_byte_by_byte(service: ServiceProcess) -> None:
     with Line(service) as line:
         for whole, status in ((POLL, 200), (BAD_POST, 400), (POLL, 200), (VERSIONS, 200)):
             in_pieces(line, *(whole[place : place + 1] for place in range(len(whole))))

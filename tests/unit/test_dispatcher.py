@@ -266,7 +266,7 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
 
 
 @pytest.mark.parametrize(("status", "most"), [(200, MAX_UNCONFIRMED), (400, 1)], ids=["delivered", "given up"])
-async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
+async def test_only_a_few_rows_are_sent_before_their_results_are_on_disk(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, status: int, most: int
 ) -> None:
     receiver.respond = lambda _: Reply(status)

@@ -229,7 +229,7 @@ def test_addresses_of_a_set(written: str, addresses: list[str]) -> None:
     assert [vm.address for vm in vms] == addresses
 
 
-def test_ports_of_a_set_go_on_upwards_from_a_single_one() -> None:
+def test_the_ports_of_a_set_count_upwards_from_one_port() -> None:
     vms = vms_of('[[vm]]\nname = "v{n}"\ncount = 2\nlisten = "127.0.0.1:9000"\n')
     assert [vm.listen for vm in vms] == ["127.0.0.1:9000", "127.0.0.1:9001"]
 
@@ -253,7 +253,7 @@ def test_domains_are_spread_in_turn_in_the_order_of_the_file() -> None:
     assert domains_of(text) == [(0, 0), (1, 1), (2, 0), (3, 1), (4, 0), (0, 1)]
 
 
-def test_each_group_has_a_turn_of_its_own() -> None:
+def test_each_group_spreads_its_domains_separately() -> None:
     text = AVAILABILITY_SET + CLOUD_SERVICE
     for number in range(2):
         text += f'[[vm]]\nname = "web-{number}"\ngroup = "web"\n'

@@ -192,7 +192,7 @@ def test_values_follow_from_the_vm_and_its_group(path: str, in_scale_set: str, a
     assert alone is None or leaf(ALONE, f"compute/{path}") == alone
 
 
-def test_ids_are_stable_guids_and_shared_only_where_they_should_be() -> None:
+def test_ids_are_stable_guids_and_unique_where_required() -> None:
     sibling = InstanceContext(MEMBER.vm._replace(name="web_4"), MEMBER.group)
     moved = InstanceContext(MEMBER.vm._replace(host="host-b", address="10.0.7.5"), MEMBER.group)
     assert leaf(MEMBER, "compute/vmId") == leaf(moved, "compute/vmId") == VM_ID

@@ -70,7 +70,7 @@ class Disk:
         return sequence in self.undelivered and self.undelivered[sequence].failed
 
 
-def test_rows_go_out_one_after_the_other_and_the_cursor_follows() -> None:
+def test_rows_are_sent_one_by_one_and_the_cursor_follows() -> None:
     disk = Disk()
     outbox = disk.load()
     assert outbox.needs_history

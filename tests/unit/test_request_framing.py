@@ -75,7 +75,7 @@ def take_all(parts: list[bytes]) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("name", COMPLETE)
-def test_a_request_ends_where_it_ends_however_it_is_cut(name: str) -> None:
+def test_the_end_of_a_request_does_not_depend_on_its_fragments(name: str) -> None:
     whole = COMPLETE[name]
     expected = parse(take_all([whole])[0])
     stream = whole + FOLLOWING

@@ -353,7 +353,7 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
         assert (rollout.status, rollout.reason) == (RolloutStatus.DONE, "")
 
 
-async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
+async def test_hosts_out_of_service_are_skipped_and_busy_ones_are_later() -> None:
     async with four_hosts("x2", max_unavailable=1, pause=10 * MINUTE) as (engine, _, rollout):
         await request_operation(engine, "degraded-hardware", host="h1")
         await request_operation(engine, "host-update", host="h2", notice=2 * HOUR)

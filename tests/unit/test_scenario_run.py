@@ -371,7 +371,7 @@ async def test_a_stopped_run_cancels_scheduled_events_and_leaves_started_ones() 
             await stage.scenario_runs.stop_run("r7")
 
 
-async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_them() -> None:
+async def test_a_run_that_waits_for_vms_can_be_stopped() -> None:
     async with running_stage() as stage:
         run = await stage.start(HEAD + RESTART + TO_ITS_END, "db-0", seen_by=("db-0",))
         async with asyncio.timeout(TIMEOUT_SECONDS):

@@ -34,27 +34,27 @@ name = "db"
 )
 
 
-def play(needs: Needs, **asked: object) -> tuple[str, ...]:
+def select(needs: Needs, **asked: object) -> tuple[str, ...]:
     scenario = Scenario("mine", "t", "", "", needs, "", ())
     return select_vms(FLEET, scenario, RunOptions(**asked))  # type: ignore[arg-type]
 
 
-def test_those_that_are_named() -> None:
-    assert play(Needs(), vms=("web-1", "db", "web-1")) == ("web-1", "db")
-    assert play(Needs(2, "scale-set"), vms=("pool_2", "pool_0")) == ("pool_2", "pool_0")
+def test_the_named_vms_are_selected() -> None:
+    assert select(Needs(), vms=("web-1", "db", "web-1")) == ("web-1", "db")
+    assert select(Needs(2, "scale-set"), vms=("pool_2", "pool_0")) == ("pool_2", "pool_0")
 
 
 def test_as_many_of_a_group_as_are_needed() -> None:
-    assert play(Needs(2, priority="spot"), group="pool") == ("pool_0", "pool_1")
-    assert play(Needs(2, update_domains=2), group="web") == ("web-0", "web-1", "web-2", "web-3")
-    assert play(Needs(), group="db") == ("db",)
+    assert select(Needs(2, priority="spot"), group="pool") == ("pool_0", "pool_1")
+    assert select(Needs(2, update_domains=2), group="web") == ("web-0", "web-1", "web-2", "web-3")
+    assert select(Needs(), group="db") == ("db",)
 
 
 def test_without_names_the_only_possible_choice_is_selected() -> None:
-    assert play(Needs(3, priority="spot")) == ("pool_0", "pool_1", "pool_2")
-    assert play(Needs(3, terminate_notice=True)) == ("pool_0", "pool_1", "pool_2")
-    assert play(Needs(1, "standalone")) == ("db",)
-    assert play(Needs(2, update_domains=2)) == ("web-0", "web-1", "web-2", "web-3")
+    assert select(Needs(3, priority="spot")) == ("pool_0", "pool_1", "pool_2")
+    assert select(Needs(3, terminate_notice=True)) == ("pool_0", "pool_1", "pool_2")
+    assert select(Needs(1, "standalone")) == ("db",)
+    assert select(Needs(2, update_domains=2)) == ("web-0", "web-1", "web-2", "web-3")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_error_lists_the_needs_and_how_to_run_with_the_own_fleet(
     needs: Needs, asked: dict[str, object], problem: str
 ) -> None:
     with pytest.raises(ScenarioDoesNotFit) as caught:
-        play(needs, **asked)
+        select(needs, **asked)
     assert str(caught.value).startswith(problem)
     assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
 
@@ -111,8 +111,8 @@ def test_a_deallocated_vm_is_not_selected() -> None:
 
 def test_an_unknown_vm_or_group_is_an_error() -> None:
     with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
-        play(Needs(), vms=("wep-0",))
+        select(Needs(), vms=("wep-0",))
     with pytest.raises(UnknownResource, match="Did you mean 'pool'"):
-        play(Needs(), group="pol")
+        select(Needs(), group="pol")
     with pytest.raises(BadOption, match="Use one of them"):
-        play(Needs(), vms=("db",), group="web")
+        select(Needs(), vms=("db",), group="web")
