@@ -46,7 +46,7 @@ def test_an_event_under_faults(
         else:
             forewarn.fault(kind, method=method, count=2, **DELAY.get(kind, {}))
 
-    if kind == "disabled":  # a group that is disabled is told of nothing: it strikes once the event is there
+    if kind == "disabled":  # a disabled group gets no notice, so this fault is added after the event
         event = vm.restart()
         strike()
     else:

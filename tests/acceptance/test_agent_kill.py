@@ -332,7 +332,7 @@ def test_a_restarted_machine_is_restored_at_once(scene: Scene) -> None:
     agent.kill()
     agent.start(prefix=NEW_MACHINE)
     agent.until_logged("work_undone")
-    assert event.status == "Started", "it is told for minutes more"
+    assert event.status == "Started", "its notice has minutes left"
     scene.diary.check()
     scene.forewarn.advance(seconds=30, seen_by=scene.vm)
     assert agent.status()["events"][0]["phase"] == "done"

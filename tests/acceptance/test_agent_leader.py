@@ -248,7 +248,7 @@ def test_a_member_killed_when_it_is_ready(make_trio: Callable[..., Trio], killed
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    # That it waiting for nobody else means that it has heard the one that is killed, which is ready.
+    # It waits for no other member, so it has a response of the killed one, which was ready.
     trio.until_why(approver, "waiting for web-2 (preparing)")
     trio.agents[killed].kill()
     trio.diaries["web-2"].release("prepare", "web")

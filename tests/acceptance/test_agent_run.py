@@ -58,7 +58,7 @@ def test_an_event_from_its_notice_to_its_end(
     assert agent.status()["ready"]
     assert agent.status()["events"] == []
     assert agent.stop() == 0
-    # All but that it begins, where it asks, and that it ends.
+    # All messages except for the start, the endpoint and the end.
     assert all(line.get("event_id") == event.id for line in agent.lines[2:-1])
 
 

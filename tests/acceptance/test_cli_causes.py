@@ -214,7 +214,7 @@ def test_a_manual_operation_ends_when_it_is_marked_done(service: Service) -> Non
     service.approve(only_event(service))
     (operation,) = parsed(service, "operation", "list")["operations"]
     service.advance("5h")
-    assert service.document()["Events"][0]["EventStatus"] == "Started", "nobody has said that it is done"
+    assert service.document()["Events"][0]["EventStatus"] == "Started", "it is not marked done"
     assert "status" in run(service, "operation", "show", operation["id"][:8])
     assert "done" in run(service, "operation", "done", operation["id"][:8])
     assert service.document()["Events"] == []

@@ -85,7 +85,7 @@ def names(service: Service) -> list[str]:
     return [vm["name"] for vm in get(service, "vms")["vms"]]
 
 
-# --- Who is told, and when it leaves --------------------------------------------------------------------
+# --- Notices, and the removal of the VM -----------------------------------------------------------------
 
 
 def test_a_deleted_vm_leaves_the_fleet_when_its_event_does(service: Service) -> None:
@@ -98,7 +98,7 @@ def test_a_deleted_vm_leaves_the_fleet_when_its_event_does(service: Service) -> 
     assert document(service, member("alone", 1)) == {"DocumentIncarnation": 3, "Events": []}
     assert "alone_0" not in names(service)
     assert service.control("GET", "/v1/vms/alone_0").status == 404
-    assert service.request(source=member("alone", 0)).status == 404, "nobody is at its address any more"
+    assert service.request(source=member("alone", 0)).status == 404, "its address has no VM"
     assert get(service, "hosts/rack-alone")["vms"] == ["alone_1", "alone_2"]
 
 
@@ -152,7 +152,7 @@ def test_a_deletion_without_notice_cannot_be_requested_twice(service: Service) -
     assert (second.status, second.json().get("title")) == (409, "Conflict")
 
 
-# --- Those that are told for the same moment ------------------------------------------------------------
+# --- Deletions with the same NotBefore ------------------------------------------------------------------
 
 
 def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Service) -> None:

@@ -150,7 +150,7 @@ def test_if_no_host_fits_a_spare_host_is_added_and_reported(forewarn: Service) -
 
 
 def test_a_degraded_host_gets_no_vms_until_it_is_returned(forewarn: Service) -> None:
-    assert request(forewarn, "degraded-hardware", host="rack-4") == [], "nobody is on it, so nobody is told"
+    assert request(forewarn, "degraded-hardware", host="rack-4") == [], "there is no VM on it, so there is no notice"
     assert get(forewarn, "hosts/rack-4")["state"] == "degraded"
     carried_out(forewarn, request_one(forewarn, "redeploy", "solo"))
     assert hosts_of_vms(forewarn)["solo"] != "rack-4", "the empty host is out of use"
@@ -187,7 +187,7 @@ def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause:
     carried_out(forewarn, moving)
     (left,) = events(forewarn, WEB)
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
-    assert incarnation(forewarn, WEB) == before + 3, "one told, one started, one withdrawn"
+    assert incarnation(forewarn, WEB) == before + 3, "one scheduled, one started, one cancelled"
     assert get(forewarn, f"operations/{degraded['id']}")["status"] == "cancelled"
     assert ("cancelled", "web-1: the VM was moved to another host") in history(forewarn, degraded)
     new_place = hosts_of_vms(forewarn)["web-1"]
@@ -201,7 +201,7 @@ def test_the_return_of_a_degraded_host_cancels_its_events(forewarn: Service) -> 
     answer = forewarn.control("POST", "/v1/hosts/rack-1/return")
     assert (answer.status, answer.json()["state"], answer.json()["operations"]) == (200, "in-service", [])
     assert [events(forewarn, address) for address in (WEB, MAIL, SOLO)] == [[], [], []]
-    assert incarnation(forewarn, WEB) == numbers[WEB] + 2, "two of its VMs were told of"
+    assert incarnation(forewarn, WEB) == numbers[WEB] + 2, "two of its VMs have events"
     assert incarnation(forewarn, MAIL) == numbers[MAIL] + 1
     forewarn.advance(timedelta(days=8))
     assert get(forewarn, "hosts/rack-1")["vms"] == ["web-0", "web-3", "mail-0", "solo"]

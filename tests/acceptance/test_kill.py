@@ -85,7 +85,7 @@ class Witness:
         with self.lock:
             latest, known = self.documents.get((group, enabling), (-1, b""))
             # Answers to two callers may be handed to their threads the wrong way round: only equal
-            # numbers can be compared here. Whether one went back is asked after the kill, in one thread.
+            # numbers can be compared here. One thread checks after the kill that none has decreased.
             assert incarnation != latest or body == known, "equal incarnations, different documents"
             if incarnation > latest:
                 self.documents[group, enabling] = (incarnation, body)
@@ -114,7 +114,7 @@ def client(service: ServiceProcess, witness: Witness, number: int, stop: threadi
                     connection.request("POST", DOCUMENT, start, {"Metadata": "true"})
                     answered = connection.getresponse()
                     answered.read()
-                    # 400: somebody else's approval came first, and it is over already.
+                    # 400: another approval was first, and the event has already ended.
                     assert answered.status in (200, 400)
                     if answered.status == 200:
                         witness.approval(event["EventId"])

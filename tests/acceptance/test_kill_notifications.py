@@ -95,7 +95,7 @@ def test_all_subscribers_continue_where_they_were(
         receiver.respond = lambda _: Reply()
         service.start(*OPTIONS)
         follower.up()
-        # Who asks again with the tag from before has missed nothing, and is told of what comes.
+        # A client that polls again with its old tag has missed nothing, and gets later changes.
         held = hold(service, tag)
         assert service.control("POST", f"/v1/events/{event}/cancel").status == 200
         for connection in held:

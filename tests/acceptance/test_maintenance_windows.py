@@ -212,7 +212,7 @@ def test_a_postponed_event_keeps_its_id_and_starts_later_in_a_window(service: Se
     noon, opens = at(service, 12), service.now + 14 * HOUR
     operation = update(service, "later")
     (event_id,) = event_ids(operation).values()
-    # What is asked for, and what it comes to: at 07:00 the window is closed, so it is the next one.
+    # The request and the result: at 07:00 the window is closed, so NotBefore is in the next one.
     for count, (asked, moment) in enumerate(
         (
             ({"by": "90m"}, opens + 1.5 * HOUR),

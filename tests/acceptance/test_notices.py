@@ -112,7 +112,7 @@ def test_an_override_may_leave_no_notice_at_all(service: Service) -> None:
     assert incarnation(service, address("at-once")) == 1, "it is added as it is"
 
 
-# --- Who is not told ------------------------------------------------------------------------------------
+# --- Groups without notice ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cause", ["restart", "host-update", "live-migration", "redeploy"])
@@ -181,7 +181,7 @@ def test_the_number_of_pending_user_operations_of_a_group_is_limited(house: Serv
         before = everything(house, WEB, READY)
         refused = house.control("POST", "/v1/operations", {"cause": "restart", "vms": list(names)})
         assert (refused.status, refused.json()["title"]) == (409, "Conflict")
-        assert everything(house, WEB, READY) == before, "all that was asked for, or nothing"
+        assert everything(house, WEB, READY) == before, "all requested operations, or none"
         return str(refused.json()["detail"])
 
     assert too_many("web-0", "web-1", "web-2").startswith("web has 2 pending user operations")

@@ -126,7 +126,7 @@ def test_with_a_full_disk_changes_get_503_and_reads_work(make_service: Callable[
     event = service.request_operation("restart", "one")["events"][0]["id"]
     assert service.process is not None
     pid = service.process.pid
-    # No file may grow: to the service that is a full disk, whoever runs this.
+    # No file may grow: for the service that is a full disk, also as root.
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     refused = service.approve(event)
     assert refused.status == 503

@@ -112,7 +112,7 @@ def test_an_eviction_cancels_the_other_events_of_the_vm(service: Service) -> Non
     restart = request_one(service, "restart", "spot-2")
     evict(service, "spot-2")
     assert events(service, "127.0.0.62") == []
-    assert incarnation(service, "127.0.0.62") == 5, "two told, one started, two gone"
+    assert incarnation(service, "127.0.0.62") == 5, "two scheduled, one started, two ended"
     assert get(service, f"operations/{restart['id']}")["status"] == "cancelled"
     assert ("cancelled", "spot-2: the VM was deallocated") in history(service, restart)
 
@@ -148,7 +148,7 @@ def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:
         ("Preempt", "Started")
     ]
     assert events(service, address, PREVIEW) == events(service, address, NEWEST)
-    assert incarnation(service, address) == 4, "two told, one started, one withdrawn"
+    assert incarnation(service, address) == 4, "two scheduled, one started, one cancelled"
     assert get(service, f"operations/{advice['id']}")["status"] == "cancelled"
     service.advance("1m")
     assert document(service, address, PREVIEW) == {"DocumentIncarnation": 5, "Events": []}

@@ -125,9 +125,9 @@ def serve_dhcp(option: str) -> None:
         *("--interface=eth1", "--bind-interfaces", "--dhcp-authoritative", "--dhcp-leasefile=/run/dnsmasq.leases"),
         *("--pid-file=/run/dnsmasq.pid", "--log-facility=-", f"--dhcp-range={CLIENT},{CLIENT},1h"),
         "--dhcp-option=option:router",  # none, so that 169.254.169.254 is nowhere, and known to be
-        f"--dhcp-option-force=245,{option}",  # sent whether it is asked for or not, as Azure does
+        f"--dhcp-option-force=245,{option}",  # sent even if the client does not request it, as on Azure
     ]
-    # It is ready when it has bound its socket; a client that is earlier asks again.
+    # It is ready when it has bound its socket. An earlier client retries.
     start("ip", "netns", "exec", "server", "dnsmasq", *options)
 
 

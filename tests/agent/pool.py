@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SERVERS = ("web-0", "web-1")
 
-# A web server: /short is answered at once, /slow after a moment, /hold when somebody asks for /release.
+# A web server: /short responds at once, /slow after a short delay, /hold after a request for /release.
 BACKEND = """
 import sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

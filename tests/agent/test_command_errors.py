@@ -23,7 +23,7 @@ HANDLER = '[handler.x]\nkind = "command"\nprepare = ["true"]\n'
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
         monkeypatch.delenv(name)
-    # An agent that starts though it should not: it then asks nobody but this machine.
+    # If an agent starts by mistake, it sends requests only to this machine.
     monkeypatch.setenv("FOREWARN_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.toml").write_text(CONFIG + HANDLER)

@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine on which only the endpoint is set."""
     for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
         monkeypatch.delenv(name)
-    # An agent that starts though it should not: it then asks nobody but this machine.
+    # If an agent starts by mistake, it sends requests only to this machine.
     monkeypatch.setenv("FOREWARN_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ from forewarn.errors import BadAgentConfig, HandlerFailed
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Writes down all that it is told.
+# Records its input and its environment.
 TELLS = """
 import json, os, sys
 told = {name: value for name, value in os.environ.items() if name.startswith("FOREWARN_")}

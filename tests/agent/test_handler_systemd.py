@@ -14,7 +14,7 @@ from programs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Keeps one file per unit that runs, and writes down what it was told to do.
+# Keeps one file per running unit, and records its arguments.
 SYSTEMCTL = """#!/bin/sh
 folder=$(dirname "$0")
 unit=$folder/active-$2

@@ -74,7 +74,7 @@ def echo(request: LocalRequest) -> LocalResponse:
     return LocalResponse(request.error or 200, said.encode())
 
 
-# What is asked and answered.
+# Requests and responses.
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_head_that_is_too_long(head: bytes) -> None:
 
     with serving(answer, max_head_size=100) as door:
         assert door.ask(head) == b"too long"
-    assert [request.error for request in requests] == [431]  # asked about once, however much came
+    assert [request.error for request in requests] == [431]  # one call, however many bytes arrived
 
 
 def test_a_header_of_exactly_the_maximum_size_is_accepted() -> None:
@@ -201,7 +201,7 @@ def test_an_error_in_the_application_does_not_end_the_server(caplog: pytest.LogC
         for _ in range(3):
             assert door.ask(b"GET /bad HTTP/1.1\r\n\r\n") == b""
             assert door.ask() == b"well"
-    (record,) = caplog.records  # not each time: whoever asks comes again
+    (record,) = caplog.records  # not each time: a client retries
     assert record.getMessage() == "Cannot respond to a request."
     assert record.exc_info is not None
 

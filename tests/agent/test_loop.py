@@ -65,7 +65,7 @@ def test_no_handler_starts_while_a_peer_can_rely_on_this_machines_readiness() ->
         until_it_may()
         participation.start(ME)
         participation.report([READY], NOW, busy=False)
-        assert participation.may_run_handler()  # nobody has asked
+        assert participation.may_run_handler()  # there was no request
         assert asked() == "ready"
         participation.report([READY], NOW, busy=True)
         assert asked() == "preparing"

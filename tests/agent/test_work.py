@@ -109,7 +109,7 @@ def test_nothing_is_run_twice_at_a_time() -> None:
         (5 * MINUTE, "Scheduled", 10 * MINUTE - timedelta(seconds=1), False),
         (5 * MINUTE, "Scheduled", 10 * MINUTE, True),
         (20 * MINUTE, "Scheduled", timedelta(0), True),  # less notice than the lead
-        (5 * MINUTE, "Started", timedelta(0), True),  # somebody else has approved it
+        (5 * MINUTE, "Started", timedelta(0), True),  # another VM has approved it
         (None, "Scheduled", timedelta(0), True),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_shared_handler_is_released_before_it_is_undone() -> None:
     (instruction,) = instructions(needs, over)
     assert isinstance(instruction, UpdateWork)
     assert instruction.work.id == needs.id
-    assert runs(over, needs) == [("stop-web", UNDO)], "whoever is asked first"
+    assert runs(over, needs) == [("stop-web", UNDO)], "the order of the works does not matter"
 
 
 def test_a_handler_of_two_ended_events_is_undone_once() -> None:

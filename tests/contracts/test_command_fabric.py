@@ -101,7 +101,7 @@ class Gate:
         os.write(self._go, b"go\n")
 
     def close(self) -> None:
-        for path in self._paths:  # first, so that no program that comes later waits for somebody to open them
+        for path in self._paths:  # first, so that no later program waits for the test to open them
             path.unlink()
         os.close(self._here)
         os.close(self._go)
@@ -132,7 +132,7 @@ async def until_taken_up(fabric: CommandFabric) -> None:
     await fabric._in_thread(lambda: None)
 
 
-# --- What the program is told, and what it says ---------------------------------------------------
+# --- Input and output of the program --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["freeze", "migrate", "reboot", "redeploy", "deallocate", "start", "delete"])

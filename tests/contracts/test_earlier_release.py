@@ -158,7 +158,7 @@ def test_new_requests_respect_the_stored_state(scene: Scene) -> None:
     assert updated["events"][0]["not_before"].endswith("T01:00:00.000000Z"), "db has a window, at 2 o'clock in Berlin"
     assert service.control("POST", "/v1/hosts/rack-05/return").status == 200
     degraded = service.get_json(f"/v1/operations/{scene.facts['named']['degraded']}")
-    assert degraded["status"] == "cancelled", "nobody need leave a host that is well again"
+    assert degraded["status"] == "cancelled", "no VM must leave a host that is healthy again"
 
 
 # --- What was under way ---------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_nothing_starts_before_its_time(end: View) -> None:
         assert (event["status"], event["approved_at"]) == ("scheduled", None)
         assert started[event["id"]] == event["not_before"], name
     held = end.operation("held")
-    assert held["holds_until"], "a group with a window is not told"
+    assert held["holds_until"], "a group with a window gets no notice"
     (after,) = (row for row in end.lists["operations"] if row["id"] == held["id"])
     assert after["started_at"] == held["holds_until"]
     for name, group in {"shared": "web", "terminated": "batch"}.items():

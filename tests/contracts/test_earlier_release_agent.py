@@ -113,7 +113,9 @@ def test_a_restarted_machine_is_restored_and_prepared_again(make_scene: Callable
     scene.agent.start()
     scene.agent.until(lambda: scene.statuses()["reboot"] == "Started", "the approval")
     scene.until_done("undo brief brief-1", "undo mail mail-1")
-    assert scene.statuses() == dict.fromkeys(("update", "migration", "reboot"), "Started"), "all are told for minutes"
+    assert scene.statuses() == dict.fromkeys(("update", "migration", "reboot"), "Started"), (
+        "all notices have minutes left"
+    )
     again = ["prepare pool pool-1", "prepare web web-1", "undo brief brief-1", "undo mail mail-1"]
     assert sorted(scene.done) == again
     scene.service.advance("10m")

@@ -54,12 +54,14 @@ def test_every_order_is_completed_and_none_is_given_twice(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     service.advance("0s")  # returns when all that is due is done
     again = [("later", "reboot", True), ("running", "reboot", True)]
-    assert scene.orders() == again, "only what was cut off, and what was put off, is run again; and is told so"
+    assert scene.orders() == again, (
+        "only interrupted and postponed orders run again, and they are marked as repetitions"
+    )
     output = Path(service.data) / "orders" / facts["operations"]["running"]["id"] / "output"
     assert output.read_text() == "reboot by the later release\n"
     broken = scene.operation("broken")
     assert broken["status"] == "failed"
-    assert "broken ended" in broken["reason"], "what the program said last"
+    assert "broken ended" in broken["reason"], "the last output of the program"
     for vm in ("finished", "running", "later", "settling"):
         operation = scene.operation(vm)
         assert (operation["status"], bool(operation["executed_at"])) == ("started", True), vm

@@ -172,7 +172,7 @@ async def test_a_watcher_gets_the_changed_machines(fabric: Fabric) -> None:
     assert await first == "a"
 
 
-# --- Those whose work somebody else does ----------------------------------------------------------
+# --- Fabrics whose work an operator does ----------------------------------------------------------
 
 
 @those_that(lambda row: not row.works_by_itself)

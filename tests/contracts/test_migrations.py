@@ -125,7 +125,7 @@ def test_webhooks_of_the_previous_release_continue_with_one_cursor_and_lose_noth
         # 11 was neither delivered nor tried, 12 is ahead: this one has all of its attempts.
         Undelivered("all", 11, 0, 80),
         Undelivered("narrow", 8, 80, 0, "answered with status 400"),
-        # Somebody has asked for it again: it has one attempt.
+        # An operator has retried it: it has one attempt.
         Undelivered("narrow", 9, 85, 1, "answered with status 400"),
         # Not 12, 14 and 17, which are not wanted, and not 13, which is delivered.
         Undelivered("narrow", 11, 0, 80),

@@ -189,7 +189,7 @@ def test_a_group_with_a_long_poll_does_not_become_inactive(make: Callable[..., S
         assert statuses(line.read_response()) == ["Scheduled"]
     assert service.get_json("/v1/history?kind=disabled")["history"] == []
     service.advance("25h")
-    assert not service.get_json("/v1/vms/first")["events_enabled"], "nobody waits any more"
+    assert not service.get_json("/v1/vms/first")["events_enabled"], "no long poll is open"
 
 
 def test_a_group_whose_long_poll_disconnected_becomes_inactive(make: Callable[..., ServiceProcess]) -> None:
@@ -302,7 +302,7 @@ def test_each_of_many_long_polls_gets_one_response(make: Callable[..., ServicePr
     lines = lines[5:]
     event = service.request_operation("restart", "set_0")["events"][0]["id"]
     tag = tag_of(service, sources[0])
-    # Each asks again at once, every other with one more request behind it.
+    # Each polls again at once, every second one with a pipelined request.
     for number, line in enumerate(lines):
         assert statuses(line.read_response()) == ["Scheduled"]
         line.send(patient(tag) + POLL * (number % 2))

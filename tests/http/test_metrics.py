@@ -111,5 +111,5 @@ def test_a_disk_that_takes_no_writes_makes_it_unready_until_it_does(make_service
     assert service.control("GET", "/healthz", token="").status == 200
     assert metrics(service)["forewarn_store_commit_failures_total{}"] >= 1
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
-    assert service.control("GET", "/readyz", token="").status == 200, "though nobody has ordered anything since"
+    assert service.control("GET", "/readyz", token="").status == 200, "although there was no command since"
     assert service.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).status == 201

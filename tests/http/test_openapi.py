@@ -121,7 +121,7 @@ def test_no_response_is_a_server_error_or_undescribed(
     service = make_service(
         "--allow-faults", "--clock", "virtual", "--inactivity-timeout", "3650d", *targets, fleet=FLEET
     )
-    service.document()  # so that web is told, and its events wait
+    service.document()  # so that web has events enabled, and its events wait
     described = json.loads(WRITTEN.read_text()) if form == "as it is" else narrowed()
     # It is text to schemathesis, which does not know how to write TOML.
     content = described["paths"]["/v1/fleet"]["put"]["requestBody"]["content"]

@@ -46,7 +46,7 @@ def test_the_last_problem_is_that_of_the_latest_failure_while_anything_is_undeli
     assert deliveries.stats("a") == DeliveryStats(2, 1, "later still")
     deliveries.absorb(Changes(undelivered={("a", 7): Undelivered("a", 7, 2, 78, "again")}))
     deliveries.absorb(Changes(undelivered={("a", 3): given_up._replace(attempts_left=1)}))
-    assert deliveries.stats("a") == DeliveryStats(3, 0, "again"), "that it is asked for again is no failure"
+    assert deliveries.stats("a") == DeliveryStats(3, 0, "again"), "a retry is no failure"
     deliveries.absorb(Changes(undelivered={("a", 3): None, ("a", 7): None, ("a", 8): None}))
     assert deliveries.stats("a") == DeliveryStats()
 

@@ -584,7 +584,7 @@ async def test_delivering_writes_no_history(receiver: Receiver) -> None:
         sequence = engine.draft().sequence
         await until(engine, lambda: {hook.cursor for hook in engine.draft().webhooks().values()} == {sequence})
         assert engine.draft().sequence == sequence
-    assert len(receiver.got) == 2 + 2 + 1, "the first is told that the second was added"
+    assert len(receiver.got) == 2 + 2 + 1, "the first webhook gets the row of the second"
 
 
 async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_path: Path) -> None:

@@ -89,5 +89,5 @@ def test_a_time_that_a_user_writes() -> None:
     assert parse_past_time("2h", two) == two - timedelta(hours=2)
     assert parse_future_time("20260305", two) == two.replace(hour=0)
     for text in ("soon", "", "0001-01-01T00:00:00+14:00"):
-        with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says what it was for
+        with pytest.raises(ValueError):  # noqa: PT011 - the caller adds the name of the option
             parse_time(text)

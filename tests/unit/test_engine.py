@@ -171,7 +171,7 @@ async def test_inactivity_disables_a_group_and_its_next_poll_starts_at_incarnati
         await engine.advance(timedelta(hours=23))
         engine.polled.add("web")
         await engine.advance(timedelta(hours=23))
-        assert engine.document("web").enabled, "it was heard a day ago, less an hour"
+        assert engine.document("web").enabled, "it was last seen 23 hours ago"
         assert not engine.document("db-0").enabled
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
@@ -375,7 +375,7 @@ async def test_no_next_attempt_is_scheduled_while_one_runs() -> None:
     explained = explain(engine.draft(), engine.limits, engine.live_operations()[0], None, failed)
     assert explained.waits[0].text.endswith("; the next attempt is in progress")
     await engine.mark_done(operation.id, "operator")
-    assert engine.failed_attempt(operation.id) is None, "nobody waits for the fabric any more"
+    assert engine.failed_attempt(operation.id) is None, "no operation waits for the fabric"
     await engine.stop()
 
 
@@ -488,7 +488,7 @@ async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on
         await engine.apply_fleet(Fleet(moved, FLEET.groups.values(), FLEET.hosts.values()), by="operator")
         assert [event.group for event in engine.live_events()] == ["web"]
         await approve(engine, before["web"], by="web-0", group="web")
-        assert statuses(engine, "web") == [EventStatus.STARTED], "nobody else is left to wait for"
+        assert statuses(engine, "web") == [EventStatus.STARTED], "there is no other group to wait for"
         gone = await engine.records.event(before["db-0"])
         assert gone is not None
         assert gone.status is EventStatus.CANCELLED

@@ -30,7 +30,7 @@ HOUR = timedelta(hours=1)
 TIMEOUT_SECONDS = 20
 
 
-# --- What may be asked ------------------------------------------------------------------------------
+# --- Valid requests ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda kind: kind.name)
@@ -216,7 +216,7 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
         await faults.add(FaultSpec("stale"), "me")
-        assert faults.find("web-0", "web", "GET") is None, "it knows what is told now, and nothing older"
+        assert faults.find("web-0", "web", "GET") is None, "it has the current document, and no older one"
         await request_operation(engine, "restart", "web-0")
         older = faults.older("web")
         assert older is not None

@@ -237,7 +237,7 @@ def test_another_file_keeps_moves_and_sets_the_configured_hosts(
     for host in after.hosts.values():
         if host.name in before.hosts:
             assert host.state is before.hosts[host.name].state
-        assert host.name in {*file.host_names()} or after.on_host(host.name), "nobody needs it any more"
+        assert host.name in {*file.host_names()} or after.on_host(host.name), "it is no longer needed"
     assert {*file.hosts} <= {*after.hosts}
 
 

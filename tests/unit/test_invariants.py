@@ -340,7 +340,7 @@ class InvariantsMachine(RuleBasedStateMachine):
         siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == event.operation]
         if event.type == "SpotRebalanceRecommendation":
             return False
-        if event.type == "Terminate":  # deletions told for the same moment go together
+        if event.type == "Terminate":  # deletions with the same NotBefore start together
             siblings += [
                 other
                 for other in self.engine.live_events()

@@ -191,7 +191,7 @@ def test_a_retried_row_is_sent_once_more_and_other_rows_keep_their_pause() -> No
     outbox.failed(outbox.next(), "no", 0, luck=0)
     disk.write(outbox)
     assert disk.undelivered[2] == Undelivered("hook", 2, 3, 0, "no"), "once, and it is given up again"
-    assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(3, 2)), "this one was not asked for"
+    assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(3, 2)), "this row was not retried"
     disk.retry(outbox)
     sent = []
     while outbox.due_at() == 0:

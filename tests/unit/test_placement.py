@@ -268,7 +268,7 @@ def test_domains_stay_separate_when_all_vms_of_a_host_move(
         assert len({draft.fleet.vms[other].zone for other in draft.fleet.on_host(target)}) == 1
     spare = Counter(host.name for host in draft.fleet.hosts.values() if host.spare)
     noted = Counter(entry.reason.split(":")[0] for entry in draft.changes.history if entry.kind == "spare-host-added")
-    assert noted == spare, "what was added is said, and once"
+    assert noted == spare, "an added host is recorded once"
 
 
 def crowded(*vms: VM, hosts: Iterable[Host] = (Host("a"), Host("b"), Host("c"))) -> Draft:

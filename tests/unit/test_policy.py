@@ -256,7 +256,7 @@ async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
         assert (len(await engine.records.operations(ListFilter(live=False))), engine.live_rollouts()) == (3, [])
 
 
-# --- Deletions that are told for the same moment --------------------------------------------------------
+# --- Deletions with the same NotBefore ------------------------------------------------------------------
 
 DELETIONS = ["delete", "scale-in", "instance-repair"]
 DOINGS = ["approve", "approve", "approve", "approve both", "cancel", "leave"]

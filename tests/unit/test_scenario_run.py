@@ -255,7 +255,7 @@ async def test_an_action_that_is_too_late_is_skipped_with_its_expectation(answer
     async with running_stage() as stage:
         run = await stage.run(text, "web-1")
         assert (run.status, states(run)) == (RunStatus.FAILED, ["passed", "passed", "failed", "waiting"])
-        assert "nothing that could be answered" in run.steps[2].error, "nobody has approved: the scenario is wrong"
+        assert "nothing that could be answered" in run.steps[2].error, "there is no approval, so the scenario is wrong"
     async with running_stage() as stage:
         approve_everything(stage.engine)
         run = await stage.run(text, "web-1")

@@ -29,7 +29,7 @@ def test_a_past_time(text: str, moment: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2041-03", "2041-13-01", "-3d", "0001-01-01T00:00+10:00", "90"])
 def test_an_invalid_time_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says it in its own words
+    with pytest.raises(ValueError):  # noqa: PT011 - the caller makes its own message
         parse_past_time(text, NOW)
 
 
@@ -51,5 +51,5 @@ def test_a_span(text: str, since: tuple[int, int, int], until: tuple[int, int, i
     "text", ["", "march", "2041-3", "2041-13", "2041-02-29", "2041-03-05T02", "9999", "9999-12-31"]
 )
 def test_an_invalid_period_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says it in its own words
+    with pytest.raises(ValueError):  # noqa: PT011 - the caller makes its own message
         parse_period(text)
