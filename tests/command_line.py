@@ -1,6 +1,6 @@
-"""The command line within the test's own process: a third of a second less for each command than a process of its own.
+"""The command line inside the process of the test. It is a third of a second faster than a new process.
 
-A test for which the process matters (signals, terminals, pipes, threads) starts one: `service.cli`.
+Tests of signals, terminals, pipes or threads need a process: they use `service.cli`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from unittest import mock
 from forewarn.cli import main
 
 if TYPE_CHECKING:
-    from forewarn.testing.client import Reachable
+    from forewarn.testing.client import ServiceClient
 
 
-def typed(service: Reachable, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The same as `service.cli`."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
+def run_command(service: ServiceClient, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, with the same result as `service.cli`."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
     output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code = 0
     with ExitStack() as stack:
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.getsignal(number))
-        stack.enter_context(mock.patch.dict(os.environ, {**ours, **service.environment, **variables}, clear=True))
+        stack.enter_context(mock.patch.dict(os.environ, {**inherited, **service.environment, **variables}, clear=True))
         stack.enter_context(mock.patch("sys.stdin", io.StringIO()))
         stack.enter_context(redirect_stdout(output))
         stack.enter_context(redirect_stderr(errors))

@@ -1,4 +1,4 @@
-"""What every test may ask for."""
+"""Fixtures and options of all tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# The tests start hundreds of processes. Without bytecode each of them would compile the package anew.
+# The tests start hundreds of processes. Without bytecode each of them would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# No test asserts a time: what an example may take depends on the machine.
+# No deadline: the time of an example depends on the machine.
 settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
 settings.register_profile("deep", deadline=None, print_blob=True)
 settings.register_profile(
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The quick profile leaves out what is marked `deep`."""
+    """Deselect tests marked `deep` in the quick profile."""
     left_out = [] if DEEP else [item for item in items if item.get_closest_marker("deep")]
     if left_out:
         items[:] = [item for item in items if item not in left_out]
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for all that was not run, and how to run it."""
+    """Print which tests were not run, and how to run them."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = sorted({str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped})
     said = [f"{len(skipped)} tests were skipped ({'; '.join(reasons)})."] if skipped else []
@@ -61,7 +61,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def make_service(tmp_path: Path) -> Iterator[Callable[..., ServiceProcess]]:
-    """Starts a service in a process, over a folder of its own; `fleet` is the text of a fleet file."""
+    """Start a service process with its own folder. `fleet` is the text of a fleet file."""
     services: list[ServiceProcess] = []
 
     def make(*arguments: str, fleet: str = "", folder: str = "one", **variables: str) -> ServiceProcess:

@@ -1,4 +1,4 @@
-"""How deep the tests go: `quick` is what a contributor waits for, `deep` is what CI runs (script/test --deep).
+"""The number of examples: `quick` for contributors, `deep` for CI (script/test --deep).
 
 script/mutate runs `mutate`: quick, with the same examples each time.
 """
@@ -15,7 +15,7 @@ DEEP = PROFILE == "deep"
 
 
 def amount(deep: int, quick: int | None = None) -> int:
-    """How many examples, kills or rounds: `deep` of them, or far fewer in the quick profile."""
+    """Return the number of examples, kills or rounds: `deep`, or far fewer in the quick profile."""
     if DEEP:
         return deep
     return max(deep // 10, 10) if quick is None else quick

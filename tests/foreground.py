@@ -33,7 +33,7 @@ def start(command: Sequence[str], environment: Mapping[str, str] | None = None) 
 
 @contextmanager
 def running(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """The same, and kill it at the end: a test that fails does not wait for a program that goes on."""
+    """Start a program, and kill it at the end, so that a failed test does not wait for it."""
     with start(command, environment) as program:
         try:
             yield program

@@ -1,4 +1,4 @@
-"""A network namespace of its own, with no way out: how to get into one, and its loopback up once inside."""
+"""An isolated network namespace: the command to enter one, and its loopback interface."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import sys
 
 SIOCSIFFLAGS, UP_AND_RUNNING = 0x8914, 0x41
 
-# What to put before a command. Who is not root needs a user namespace to make a network namespace.
+# The prefix of a command. Without root, a network namespace needs a user namespace.
 IN_NAMESPACE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
 
 
 def bring_up_loopback() -> None:
-    """Only where there is nothing else: never on the machine's own network."""
+    """Bring the loopback up. Exit if there is any other interface, which would be the network of the machine."""
     interfaces = {name for _, name in socket.if_nameindex()}
     if interfaces != {"lo"}:
         sys.exit(f"not in a namespace of its own: {interfaces}")

@@ -1,4 +1,4 @@
-"""Programs that are not ours and that some tests run: script/peers installs them."""
+"""Other programs that some tests need. script/peers installs them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SEARCHED = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", "/
 
 
 def need(*programs: str) -> None:
-    """Skip the test where one is missing; where everything is to be tested, that is a failure."""
+    """Skip the test if a program is missing. In CI that is a failure."""
     missing = [program for program in programs if shutil.which(program, path=SEARCHED) is None]
     without(f"needs {', '.join(missing)}: see script/peers" if missing else "")
 
 
 def need_root() -> None:
-    """Skip the test where whoever runs it may not do what it does."""
+    """Skip the test if the user is not root."""
     without("" if os.geteuid() == 0 else "needs root, in namespaces of its own")
 
 

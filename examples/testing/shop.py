@@ -43,9 +43,9 @@ class Shop:
         self._write()
 
     def _write(self) -> None:
-        unfinished = self._state.with_suffix(".new")
-        unfinished.write_text(json.dumps({"in_pool": self.in_pool, "orders": self._orders, "saved": self._saved}))
-        unfinished.replace(self._state)
+        temporary = self._state.with_suffix(".new")
+        temporary.write_text(json.dumps({"in_pool": self.in_pool, "orders": self._orders, "saved": self._saved}))
+        temporary.replace(self._state)
 
 
 def careful(shop: Shop, document: dict, me: str) -> None:

@@ -65,7 +65,7 @@ def test_it_returns_to_the_pool_after_the_reboot(forewarn: Service, shop: Runnin
 
 
 def test_it_returns_to_the_pool_when_the_event_is_cancelled(forewarn: Service, shop: RunningShop) -> None:
-    (event,) = forewarn.ask("host-update", host="rack-1", type="Reboot")
+    (event,) = forewarn.request_operation("host-update", host="rack-1", type="Reboot")
     forewarn.advance(minutes=8, seen_by=shop.vm)
     assert not event.was_approved, "the event affects both VMs"
     assert not shop.state["in_pool"]
@@ -98,5 +98,5 @@ def test_it_retries_when_the_endpoint_fails(forewarn: Service, shop: RunningShop
     for kind in ("500", "429", "410", "empty", "reset", "length"):
         shop.vm.fault(kind)
     event = shop.vm.restart()
-    forewarn.advance(minutes=15, seen_by=shop.vm, limit=5)
+    forewarn.advance(minutes=15, seen_by=shop.vm, timeout=5)
     assert event.was_approved_by(shop.vm)

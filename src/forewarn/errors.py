@@ -348,7 +348,7 @@ class EventDidNotStart(Conflict):
 class NoticeNotPossible(Conflict):
     message = (
         "{vm} would get no notice of this {cause}: {problem}. Nothing was done. To run the operation without notice, "
-        "use ask()."
+        "use request_operation()."
     )
 
 

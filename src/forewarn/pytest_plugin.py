@@ -1,4 +1,4 @@
-"""The fixtures `forewarn` and `forewarn_async`. Nothing of Forewarn is imported before a test asks for one."""
+"""The fixtures `forewarn` and `forewarn_async`. Forewarn is imported only when a test uses one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers", "forewarn(fleet=None, **settings): start the fixture `forewarn` with this fleet and these settings."
     )
@@ -30,7 +30,7 @@ def forewarn(request: pytest.FixtureRequest) -> Iterator[Service]:
 
 @pytest.fixture
 def forewarn_async(request: pytest.FixtureRequest) -> Iterator[AsyncService]:
-    """The same for asynchronous tests: what waits for the application is awaited."""
+    """The same service for asynchronous tests: methods that can wait are awaited (forewarn.testing.AsyncService)."""
     from forewarn.testing import AsyncService
 
     service = AsyncService(**_settings(request))
@@ -42,13 +42,13 @@ def forewarn_async(request: pytest.FixtureRequest) -> Iterator[AsyncService]:
 
 
 def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Of all markers, the nearest to the test first."""
+    """Return the settings of all markers. The marker nearest to the test wins."""
     settings: dict[str, Any] = {}
     for marker in request.node.iter_markers("forewarn"):
         given = dict(marker.kwargs)
         if marker.args:
             if len(marker.args) > 1 or "fleet" in given:
-                problem = "takes one fleet, and settings by their names"
+                problem = "takes one fleet, and settings as keyword arguments"
                 raise pytest.UsageError(f"@pytest.mark.forewarn {problem}: forewarn(FLEET, rate_limit=5)")
             given["fleet"] = marker.args[0]
         settings = {**given, **settings}

@@ -1,4 +1,4 @@
-"""A client as Microsoft's published Python samples for Scheduled Events are: their steps, in code of our own.
+"""A client that works like Microsoft's published Python samples for Scheduled Events.
 
 - The address is built in, `Metadata: true` and an api-version go with every request, and no proxy is used.
 - It knows itself by its host name, and looks for that in Resources. (From the first sample.)
@@ -34,7 +34,7 @@ class Client:
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(self, body: dict[str, Any] | None = None) -> bytes | None:
-        """The body of the answer; None: nothing is new."""
+        """Return the body of the response, or None if nothing is new."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(ENDPOINT, data, {"Metadata": "true", "If-None-Match": self.tag})
         try:

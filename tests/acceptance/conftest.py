@@ -1,4 +1,4 @@
-"""What the tests of the agent ask for."""
+"""Fixtures for tests of the agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def diary(tmp_path: Path) -> Diary:
 
 @pytest.fixture
 def new_agent(tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
-    """Makes an agent over the test's folder, not started yet. None is left behind, also by a test that fails."""
+    """Create an agent in the folder of the test. It is not started yet, and is killed after the test."""
     made: list[AgentProcess] = []
 
     def make(config: str, environment: Mapping[str, str]) -> AgentProcess:

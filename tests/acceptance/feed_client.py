@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forewarn.testing.client import Reachable
+    from forewarn.testing.client import ServiceClient
 
 
 class Feed:
     """One connection."""
 
     def __init__(
-        self, service: Reachable, query: str = "", last_id: str = "", token: str | None = None, small: bool = False
+        self, service: ServiceClient, query: str = "", last_id: str = "", token: str | None = None, small: bool = False
     ) -> None:
         host, port = service.control_address
         self._connection = http.client.HTTPConnection(host, port, timeout=60)
-        if small:  # as little room on the way as can be, so that who does not read is felt soon
+        if small:  # small buffers, so that the service soon notices a client that does not read
             connected = socket.socket()
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             connected.settimeout(60)
@@ -43,7 +43,7 @@ class Feed:
         self._connection.close()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """What is told, until the connection ends, however it does."""
+        """Yield the rows until the connection ends or breaks."""
         kind, data, number = "", "", self.last_id
         try:
             for raw in self.answer:
@@ -79,7 +79,7 @@ class Feed:
 class Follower:
     """Follows in a thread, and comes back when it was cut off and the service is up again."""
 
-    def __init__(self, service: Reachable, query: str = "") -> None:
+    def __init__(self, service: ServiceClient, query: str = "") -> None:
         self.found: list[dict[str, Any]] = []
         self.connections = 0
         self._service = service
@@ -116,7 +116,7 @@ class Follower:
         self._up.set()
 
     def wait_for_more(self) -> None:
-        """Until it has been told of something in this connection."""
+        """Wait for the first row of this connection."""
         assert self._begun.wait(60)
 
     def wait_for(self, sequence: int) -> None:

@@ -1,4 +1,4 @@
-"""Every fault of the endpoint, while an event goes by: the agent lives through it, and nothing is missed."""
+"""Every fault of the endpoint during an event: the agent recovers and misses nothing."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_an_event_under_faults(
         if kind == "disabled":
             forewarn.fault(kind)
         else:
-            forewarn.fault(kind, on=method, count=2, **DELAY.get(kind, {}))
+            forewarn.fault(kind, method=method, count=2, **DELAY.get(kind, {}))
 
-    if kind == "disabled":  # a group that is disabled is told of nothing: it strikes once the event is there
+    if kind == "disabled":  # a disabled group gets no notice, so this fault is added after the event
         event = vm.restart()
         strike()
     else:
@@ -84,8 +84,8 @@ def test_an_older_document_undoes_nothing(
     agent.stop()
 
 
-def test_an_endpoint_that_is_away_at_first(forewarn: Service, make_agent: Callable[..., AgentProcess]) -> None:
-    """It is said once, and when it is there the agent goes on as if nothing had been."""
+def test_the_endpoint_is_unreachable_at_first(forewarn: Service, make_agent: Callable[..., AgentProcess]) -> None:
+    """The agent logs the error once, and continues when the endpoint responds."""
     vm = forewarn.vm("web-0")
     forewarn.fault("reset", count=3)
     agent = make_agent(vm)

@@ -1,4 +1,4 @@
-"""A web server behind HAProxy whose machine is restarted: with an agent in it, and without."""
+"""A restart of a web server behind HAProxy, with and without an agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture
 def policy(pool: Pool) -> str:
-    """The example as it is, but for the place of the socket, and a port that somebody else may have."""
+    """The example, except for the path of the socket and a port that may be in use."""
     text = EXAMPLE.read_text()
     for was, here in {"/run/haproxy/admin.sock": pool.socket, 'listen = "127.0.0.1:9171"': ""}.items():
         assert was in text
@@ -38,7 +38,7 @@ def policy(pool: Pool) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Where systemctl is one that only writes down what it was told: there is no nginx here."""
+    """A stand-in for systemctl that records its arguments, because there is no nginx."""
     folder = tmp_path / "system"
     folder.mkdir()
     (folder / "systemctl").write_text(SYSTEMCTL)
@@ -48,14 +48,14 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def agent(forewarn: Service, new_agent: Callable[..., AgentProcess], policy: str, path: str) -> AgentProcess:
-    """Runs in web-0, and has asked once."""
+    """An agent on web-0 that has polled once."""
     vm = forewarn.vm("web-0")
     made = new_agent(policy, {**vm.environment, "PATH": path}).start()
-    made.until(lambda: forewarn.times_asked_by(vm), "the first question")
+    made.until(lambda: forewarn.poll_count(vm), "the first question")
     return made
 
 
-def test_with_an_agent_a_restart_costs_nobody_an_error(
+def test_with_an_agent_a_restart_causes_no_client_errors(
     forewarn: Service, pool: Pool, agent: AgentProcess, tmp_path: Path
 ) -> None:
     vm = forewarn.vm("web-0")
@@ -77,7 +77,7 @@ def test_with_an_agent_a_restart_costs_nobody_an_error(
 
 
 def test_without_an_agent_it_costs_errors(forewarn: Service, pool: Pool) -> None:
-    """The same restart, and nobody prepares for it."""
+    """The same restart without a preparation."""
     vm = forewarn.vm("web-0")
     with Traffic(pool.port) as traffic:
         traffic.until_more(20, "web-0")

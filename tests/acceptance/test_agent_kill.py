@@ -1,4 +1,4 @@
-"""An agent that is killed at every step, and a machine that is started anew: what was prepared is undone, once."""
+"""Kills of the agent at every step, and restarts of the machine: each preparation is undone exactly once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scene:
         return self.agent
 
     def to_its_end(self) -> None:
-        """Time goes on until the event is gone, and the agent has undone everything."""
+        """Advance the clock until the event has ended and the agent has undone everything."""
         self.forewarn.advance(minutes=30)
         self.agent.until(self.all_is_undone, "the undo")
         self.agent.stop()
@@ -138,7 +138,7 @@ def test_killed_right_after_a_line_of_the_log(scene: Scene, moment: str, approve
 
 
 def test_killed_again_and_again(scene: Scene) -> None:
-    """Whatever it is at: sooner or later it comes through."""
+    """The agent completes the event in spite of kills at any step."""
     agent = scene.agent
     event = scene.vm.restart()
     for times in range(1, 8):
@@ -213,7 +213,7 @@ def test_undone_though_the_handler_has_left_the_config(scene: Scene) -> None:
     scene.diary.check()
 
 
-def test_undone_as_it_was_though_the_name_means_another_kind_by_now(scene: Scene) -> None:
+def test_undo_uses_the_recorded_handler_when_its_name_now_has_another_kind(scene: Scene) -> None:
     agent = scene.make("never").start()
     event = scene.vm.restart()
     agent.until(scene.diary.has("end prepare web"))
@@ -226,7 +226,7 @@ def test_undone_as_it_was_though_the_name_means_another_kind_by_now(scene: Scene
 
 
 def test_nothing_is_approved_before_the_first_look(scene: Scene) -> None:
-    """What the state says may be long over; the first answer can take two minutes."""
+    """The stored state can be outdated, and the first response can take two minutes."""
     agent = scene.make("never").start()
     event = scene.vm.restart()
     agent.until(scene.diary.has("end prepare web"))
@@ -242,7 +242,7 @@ def test_nothing_is_approved_before_the_first_look(scene: Scene) -> None:
     assert other.status == "Scheduled"
 
 
-def test_a_state_folder_that_somebody_has_removed_is_made_again(scene: Scene) -> None:
+def test_a_removed_state_folder_is_created_again(scene: Scene) -> None:
     agent = scene.make("never").start()
     agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
     shutil.rmtree(agent.state)
@@ -252,7 +252,7 @@ def test_a_state_folder_that_somebody_has_removed_is_made_again(scene: Scene) ->
     agent.until(scene.all_is_undone, "the undo")
 
 
-def test_a_handler_that_has_left_the_config_before_its_turn_holds_up_nothing(scene: Scene) -> None:
+def test_a_handler_removed_from_the_config_blocks_nothing(scene: Scene) -> None:
     agent = scene.make("never")
     whole = agent.config.read_text().replace('approve = "never"', 'when = "5m"')
     agent.config.write_text(whole)
@@ -269,7 +269,7 @@ def test_a_handler_that_has_left_the_config_before_its_turn_holds_up_nothing(sce
     assert scene.diary.done == ["prepare pool", "undo pool"]
 
 
-def test_a_stop_leaves_things_to_the_next_start(scene: Scene) -> None:
+def test_a_stopped_agent_continues_at_the_next_start(scene: Scene) -> None:
     scene.diary.hold("prepare", "web")
     agent = scene.agent.start()
     event = scene.vm.restart()
@@ -323,7 +323,7 @@ def test_a_handler_that_never_ends_or_ends_badly_is_undone(scene: Scene, tmp_pat
     scene.diary.check()
 
 
-def test_a_machine_that_comes_back_is_restored_at_once(scene: Scene) -> None:
+def test_a_restarted_machine_is_restored_at_once(scene: Scene) -> None:
     need_root()
     agent = scene.agent.start(prefix=NEW_MACHINE)
     event = scene.vm.restart()
@@ -332,7 +332,7 @@ def test_a_machine_that_comes_back_is_restored_at_once(scene: Scene) -> None:
     agent.kill()
     agent.start(prefix=NEW_MACHINE)
     agent.until_logged("work_undone")
-    assert event.status == "Started", "it is told for minutes more"
+    assert event.status == "Started", "its notice has minutes left"
     scene.diary.check()
     scene.forewarn.advance(seconds=30, seen_by=scene.vm)
     assert agent.status()["events"][0]["phase"] == "done"
@@ -341,7 +341,7 @@ def test_a_machine_that_comes_back_is_restored_at_once(scene: Scene) -> None:
     assert len(scene.diary.done) == 4, "nothing is prepared or undone a second time"
 
 
-def test_a_machine_started_anew_before_its_event_is_prepared_again(scene: Scene) -> None:
+def test_a_machine_restarted_before_its_event_is_prepared_again(scene: Scene) -> None:
     need_root()
     agent = scene.make("never").start(prefix=NEW_MACHINE)
     event = scene.vm.restart()

@@ -72,7 +72,7 @@ class Trio:
             agent.until(partial(self._has_asked, name), "the first answer")
 
     def _has_asked(self, name: str) -> bool:
-        return self.service.times_asked_by(name) > 0
+        return self.service.poll_count(name) > 0
 
     def hold(self, *names: str) -> None:
         for name in names:
@@ -111,7 +111,7 @@ class Trio:
         return {name for name in NAMES if event.was_approved_by(name)}
 
     def come_to_not_before(self, event: Event, but: str = "") -> None:
-        """Nobody has approved, and nobody does until the end."""
+        """No member has approved, and none does until NotBefore."""
         assert event.status == "Scheduled"
         alive = [self.vms[name] for name, agent in self.agents.items() if agent.runs]
         self.service.advance(event.not_before - self.service.now - timedelta(seconds=10), seen_by=alive)
@@ -227,7 +227,7 @@ def test_a_leader_killed_while_it_prepares(make_trio: Callable[..., Trio]) -> No
     trio.come_to_not_before(event)
 
 
-def test_a_leader_killed_while_it_prepares_goes_on_where_it_was(make_trio: Callable[..., Trio]) -> None:
+def test_a_leader_killed_during_preparation_continues_after_its_restart(make_trio: Callable[..., Trio]) -> None:
     trio = make_trio()
     trio.start()
     trio.hold("web-0")
@@ -270,8 +270,8 @@ def test_a_member_killed_ready_and_long_ago_leaves_it_to_not_before(make_trio: C
     trio.come_to_not_before(event)
 
 
-def test_a_member_that_must_run_a_handler_again_withdraws_its_word(make_trio: Callable[..., Trio]) -> None:
-    """While it is ready for one event, another comes, and its handler runs: nobody approves meanwhile."""
+def test_a_member_that_runs_a_handler_again_is_not_ready_until_it_ends(make_trio: Callable[..., Trio]) -> None:
+    """It is ready for one event when a second one starts a handler. No member approves until that ends."""
     trio = make_trio('[[rule]]\non = ["Reboot"]\nprepare = ["alone"]')
     trio.start()
     trio.hold("web-2")
@@ -320,7 +320,7 @@ def test_a_member_that_is_cut_off_leaves_it_to_not_before(make_trio: Callable[..
     trio.come_to_not_before(event)
 
 
-def test_where_a_link_is_cut_the_one_that_hears_all_approves(make_trio: Callable[..., Trio]) -> None:
+def test_when_a_link_is_cut_the_member_that_reaches_all_others_approves(make_trio: Callable[..., Trio]) -> None:
     trio = make_trio()
     trio.links["web-0", "web-2"].cut()
     trio.links["web-2", "web-0"].cut()
@@ -342,7 +342,7 @@ def test_all_are_cut_off_from_each_other(make_trio: Callable[..., Trio]) -> None
     trio.come_to_not_before(event)
 
 
-def test_who_only_rehearses_is_not_ready_to_the_others(make_trio: Callable[..., Trio]) -> None:
+def test_a_member_in_dry_run_is_not_ready_for_the_others(make_trio: Callable[..., Trio]) -> None:
     trio = make_trio()
     trio.start(**{"web-2": ("--dry-run",)})
     event = trio.freeze()
@@ -351,7 +351,7 @@ def test_who_only_rehearses_is_not_ready_to_the_others(make_trio: Callable[..., 
     trio.come_to_not_before(event, but="web-2")
 
 
-def test_an_address_that_is_taken_is_said_at_the_start(make_trio: Callable[..., Trio]) -> None:
+def test_an_address_in_use_is_an_error_at_the_start(make_trio: Callable[..., Trio]) -> None:
     trio = make_trio()
     agent = trio.agents["web-0"]
     address = trio.links["web-1", "web-0"].target

@@ -1,4 +1,4 @@
-"""The agent as a process, against a running service: what it prepares, approves and undoes, and when."""
+"""The agent process with a running service: when it prepares, approves and undoes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ APPROVES = RULE.format(more='approve = "self"')
 
 @pytest.fixture
 def make_agent(new_agent: Callable[..., AgentProcess], diary: Diary) -> Callable[..., AgentProcess]:
-    """Starts an agent for a VM, with handlers `pool` and `web`; it has asked once when this returns."""
+    """Start an agent for a VM with the handlers `pool` and `web`. It has polled once when this returns."""
 
     def make(vm: VM, rules: str, *arguments: str) -> AgentProcess:
         agent = new_agent(rules + diary.handler("pool") + diary.handler("web"), vm.environment)
@@ -58,7 +58,7 @@ def test_an_event_from_its_notice_to_its_end(
     assert agent.status()["ready"]
     assert agent.status()["events"] == []
     assert agent.stop() == 0
-    # All but that it begins, where it asks, and that it ends.
+    # All messages except for the start, the endpoint and the end.
     assert all(line.get("event_id") == event.id for line in agent.lines[2:-1])
 
 
@@ -78,7 +78,7 @@ def test_a_lead_is_waited_for(forewarn: Service, make_agent: Callable[..., Agent
     assert event.was_approved_by("web-0")
 
 
-def test_without_approval_not_before_comes(
+def test_without_approval_the_event_starts_at_not_before(
     forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary
 ) -> None:
     vm = forewarn.vm("web-0")
@@ -93,7 +93,7 @@ def test_without_approval_not_before_comes(
     diary.check()
 
 
-def test_what_is_cancelled_is_undone_as_soon_as_the_handler_is_over(
+def test_a_cancelled_event_is_undone_when_the_handler_ends(
     forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary
 ) -> None:
     vm = forewarn.vm("web-0")
@@ -128,7 +128,7 @@ def test_after_a_failure_nothing_is_approved(
     assert diary.lines[2:] == ["begin undo pool", "end undo pool"]
 
 
-def test_an_undo_is_tried_until_it_works_and_the_others_wait(
+def test_a_failing_undo_is_retried_and_later_undos_wait(
     forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary
 ) -> None:
     vm = forewarn.vm("web-0")
@@ -157,7 +157,7 @@ def test_an_event_of_several_machines_is_not_approved_by_one_alone(
     assert event.status == "Scheduled"
 
 
-def test_what_two_events_need_is_undone_when_the_last_is_over(
+def test_a_handler_of_two_events_is_undone_after_the_last_one(
     forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary
 ) -> None:
     vm = forewarn.vm("web-0")
@@ -189,7 +189,7 @@ def test_an_event_that_no_rule_is_for_is_left_alone(
     assert diary.lines == []
 
 
-def test_events_of_other_machines_are_only_shown(
+def test_events_of_other_machines_are_only_logged(
     forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary
 ) -> None:
     group = forewarn.group("web", vms=2)
@@ -288,7 +288,7 @@ priority = "spot"
         (["--listen", "nonsense"], 2, "127.0.0.1:9169"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+def test_an_error_is_one_line(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
     done = subprocess.run(
         [*COMMAND, "run", "--state", str(tmp_path / "state"), *arguments],
         capture_output=True,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from acceptance.causes import ask, ask_one, event_ids, everything, say
+from acceptance.causes import act_on_event, event_ids, everything, request, request_one
 from forewarn.testing import Service
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ OPERATIONS, ROLLOUTS = "/v1/operations", "/v1/rollouts"
 
 
 class Bad(NamedTuple):
-    """What is asked for, and how it must be refused: the family, and words of the explanation."""
+    """A request, its expected error family, and a part of the expected message."""
 
     what: str
     path: str
@@ -231,17 +231,17 @@ def known(service: Service) -> dict[str, str]:
     """Some that wait, and one that has started."""
 
     def one(cause: str, *vms: str, **asked: Any) -> str:
-        (event_id,) = event_ids(ask_one(service, cause, *vms, **asked)).values()
+        (event_id,) = event_ids(request_one(service, cause, *vms, **asked)).values()
         return event_id
 
-    ask(service, "eviction", "batch_0")
+    request(service, "eviction", "batch_0")
     service.advance("90s")
     under_way = one("restart", "web-3")
-    say(service, under_way, "approve")
-    ask(service, "eviction", "batch_1", notice="1h")
-    ask(service, "delete", "batch_2")
+    act_on_event(service, under_way, "approve")
+    request(service, "eviction", "batch_1", notice="1h")
+    request(service, "delete", "batch_2")
     service.advance("0s")
-    pending = ask_one(service, "restart", "web-2")
+    pending = request_one(service, "restart", "web-2")
     user = event_ids(pending)["web"]
     misspelt = user[:-1] + ("0" if user[-1] != "0" else "1")
     platform = one("host-update", host="rack-1")
@@ -250,7 +250,7 @@ def known(service: Service) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("bad", [*NAMES, *FORMS, *VALUES, *STATES, *POLICIES], ids=lambda bad: bad.what)
-def test_bad_input_is_explained_and_changes_nothing(service: Service, known: dict[str, str], bad: Bad) -> None:
+def test_invalid_input_is_explained_and_changes_nothing(service: Service, known: dict[str, str], bad: Bad) -> None:
     before = everything(service, WEB, BATCH)
     refused = service.control("POST", bad.path.format(**known), bad.body)
     assert (refused.status, refused.headers["content-type"]) == (bad.family[0], "application/problem+json")
@@ -261,7 +261,7 @@ def test_bad_input_is_explained_and_changes_nothing(service: Service, known: dic
     assert everything(service, WEB, BATCH) == before
 
 
-@pytest.mark.forewarn(fleet='[[vm]]\nname = "vm-{n}"\ncount = 10000\n', listening=False)
+@pytest.mark.forewarn(fleet='[[vm]]\nname = "vm-{n}"\ncount = 10000\n', enable_groups=False)
 def test_ten_thousand_vms_are_too_many_for_one_request(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(10_000)]
     before = everything(forewarn)
@@ -271,4 +271,4 @@ def test_ten_thousand_vms_are_too_many_for_one_request(forewarn: Service) -> Non
     assert "Too many VMs for one request: 10,000. The maximum is 1,000." in detail
     assert "rollout" in detail, "which is how so many are done"
     assert everything(forewarn) == before
-    assert len(ask(forewarn, "restart", *names[:1000])) == 1000
+    assert len(request(forewarn, "restart", *names[:1000])) == 1000

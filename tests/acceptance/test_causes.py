@@ -10,14 +10,14 @@ import pytest
 from acceptance.causes import (
     NEWEST,
     OLDEST,
-    ask,
+    act_on_event,
     check_document,
     document,
     get,
     incarnation,
-    say,
+    request,
+    scheduled_event,
     started,
-    whole_event,
 )
 from forewarn.testing import Service
 
@@ -141,7 +141,7 @@ def service() -> Iterator[Service]:
 
 
 class Scene:
-    """A story at play: what its group is told, and that nobody else is."""
+    """A running operation: its group sees the event, and other groups do not."""
 
     def __init__(self, service: Service, story: Story, course: str) -> None:
         self.service, self.story = service, story
@@ -158,7 +158,7 @@ class Scene:
         story = self.story
         names = [f"{self.name}_{number}" for number in range(2)]
         target = {"host": f"{self.name}-a"} if story.host else {"vms": names[: sum(map(len, story.hits))]}
-        operations = ask(self.service, story.cause, **target, **dict(story.asked))
+        operations = request(self.service, story.cause, **target, **dict(story.asked))
         self.ids = [event["id"] for operation in operations for event in operation["events"]]
         not_before = self.service.now + story.notice
         self.told = [self.event(event_id, hit, not_before) for event_id, hit in zip(self.ids, story.hits, strict=True)]
@@ -167,7 +167,9 @@ class Scene:
     def event(self, event_id: str, hit: tuple[int, ...], not_before: datetime) -> dict[str, Any]:
         story = self.story
         resources = [f"{self.name}_{number}" for number in hit]
-        return whole_event(event_id, story.kind, resources, not_before, story.description, story.source, story.duration)
+        return scheduled_event(
+            event_id, story.kind, resources, not_before, story.description, story.source, story.duration
+        )
 
     def start(self) -> None:
         self.told = [started(event) for event in self.told]
@@ -184,12 +186,12 @@ class Scene:
         assert document(self.service, self.outside) == self.strangers, "who is outside the scope sees nothing"
 
     def callers(self) -> list[str]:
-        """Who still gets an answer: all, but for a VM that was deleted."""
+        """The addresses that still get a response: all except that of a deleted VM."""
         return self.inside[1:] if self.story.kind == "Terminate" and not self.told else self.inside
 
 
 def pass_just(scene: Scene, length: timedelta) -> None:
-    """Let the length pass but for a second, in which nothing may happen; then that second."""
+    """Advance to one second before the end, check that nothing happened, then advance that second."""
     scene.service.advance(length - timedelta(seconds=1))
     scene.check()
     scene.service.advance(timedelta(seconds=1))
@@ -243,14 +245,14 @@ def test_a_failure_is_never_scheduled_it_has_started(service: Service, story: St
 
 
 @pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
-def test_cancelled_it_disappears_and_nothing_happens_to_the_vms(service: Service, story: Story) -> None:
+def test_a_cancelled_operation_disappears_and_does_not_affect_its_vms(service: Service, story: Story) -> None:
     scene = Scene(service, story, "cancelled")
     names = [f"{scene.name}_{number}" for number in range(3)]
     before = [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)]
     scene.begin()
     service.advance(story.notice / 2)
     for event_id in scene.ids:
-        assert say(service, event_id, "cancel")["status"] == "cancelled"
+        assert act_on_event(service, event_id, "cancel")["status"] == "cancelled"
     scene.end()
     check_document(service, scene.inside[0], scene.number, [])
     service.advance(story.notice + story.settle)

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from command_line import typed
+from command_line import run_command
 from forewarn.cli import NOUNS, SECTIONS, root
 from forewarn.testing import ServiceProcess
 from forewarn.testing.client import DOCUMENT
@@ -55,7 +55,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 
 def run(service: ServiceProcess, *arguments: str) -> str:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     return result.stdout
@@ -65,7 +65,7 @@ def parsed(service: ServiceProcess, *arguments: str) -> Any:
     return json.loads(run(service, *arguments, "--json"))
 
 
-def test_vms_are_listed_and_shown(service: ServiceProcess) -> None:
+def test_vm_list_and_vm_show(service: ServiceProcess) -> None:
     table = run(service, "vm", "list")
     assert "host-a" in table
     assert "never" in table
@@ -100,14 +100,14 @@ def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:
     event = operation["events"][0]
     assert (event["type"], event["source"]) == ("Redeploy", "user")
     assert parsed(service, "event", "cancel", event["id"])["status"] == "cancelled"
-    again = typed(service, "event", "cancel", event["id"])
+    again = run_command(service, "event", "cancel", event["id"])
     assert again.returncode == 4
     assert f"{event['id']} has ended (cancelled)" in again.stderr
 
 
 def test_an_unknown_vm_rejects_the_whole_request(service: ServiceProcess) -> None:
     before = parsed(service, "event", "list", "--all")
-    refused = typed(service, "vm", "restart", "web-0", "wbe-1")
+    refused = run_command(service, "vm", "restart", "web-0", "wbe-1")
     assert refused.returncode == 3
     assert "Unknown VM 'wbe-1'. Did you mean 'web-1'?" in refused.stderr
     assert parsed(service, "event", "list", "--all") == before
@@ -122,10 +122,10 @@ def test_a_vm_that_never_polled_gets_no_notice(service: ServiceProcess) -> None:
 
 def test_the_document_has_the_same_bytes_as_a_poll(service: ServiceProcess) -> None:
     for version in ("2017-08-01", "2020-07-01"):
-        result = typed(service, "vm", "document", "web-1", "--api-version", version)
+        result = run_command(service, "vm", "document", "web-1", "--api-version", version)
         target = DOCUMENT.replace("2020-07-01", version)
         assert result.stdout.encode() == service.request(target=target, source="127.0.0.2").body
-    unknown = typed(service, "vm", "document", "web-1", "--api-version", "2020-01-01")
+    unknown = run_command(service, "vm", "document", "web-1", "--api-version", "2020-01-01")
     assert unknown.returncode == 3
     assert "2019-08-01" in unknown.stderr
 
@@ -135,7 +135,7 @@ def test_reading_a_document_does_not_enable(service: ServiceProcess) -> None:
     assert parsed(service, "vm", "show", "quiet")["events_enabled"] is False
 
 
-def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_path: Path) -> None:
+def test_fleet_check_apply_and_show(service: ServiceProcess, tmp_path: Path) -> None:
     assert "host-a" in run(service, "fleet", "show")
     assert parsed(service, "fleet", "show")["vms"] == 3
     more = tmp_path / "more.toml"
@@ -148,7 +148,7 @@ def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_pat
     (operation,) = parsed(service, "vm", "restart", "web-1")["operations"]
     fewer = tmp_path / "fewer.toml"
     fewer.write_text(FLEET.split('[[vm]]\nname = "web-1"')[0])
-    refused = typed(service, "fleet", "apply", str(fewer))
+    refused = run_command(service, "fleet", "apply", str(fewer))
     assert refused.returncode == 4
     assert "web-1 would leave" in refused.stderr
     assert "--force" in refused.stderr
@@ -170,7 +170,10 @@ def test_an_error_in_a_fleet_file_has_line_and_key(
 ) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
-    checked, applied = typed(service, "fleet", "check", str(path)), typed(service, "fleet", "apply", str(path))
+    checked, applied = (
+        run_command(service, "fleet", "check", str(path)),
+        run_command(service, "fleet", "apply", str(path)),
+    )
     assert checked.returncode == applied.returncode == 2
     assert f"{path}{where}" in checked.stderr
     assert f"{path}{where}" in applied.stderr
@@ -195,7 +198,7 @@ def test_an_error_in_a_fleet_file_has_line_and_key(
 def test_an_invalid_command_has_a_clear_error(
     service: ServiceProcess, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == code
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -204,7 +207,7 @@ def test_an_invalid_command_has_a_clear_error(
 def test_settings_show_the_origin_of_each_value(service: ServiceProcess, tmp_path: Path) -> None:
     config = tmp_path / "forewarn.toml"
     config.write_text("speed = 30\nrate_limit = 7\npreview_versions = true\n")
-    result = typed(
+    result = run_command(
         service,
         "settings",
         "--json",
@@ -220,9 +223,9 @@ def test_settings_show_the_origin_of_each_value(service: ServiceProcess, tmp_pat
     assert values["speed"] == {"value": "60", "from": "FOREWARN_SPEED"}
     assert values["preview_versions"] == {"value": "true", "from": str(config)}
     assert values["inactivity_timeout"] == {"value": "1d", "from": "default"}
-    assert "FOREWARN_DATA" in typed(service, "settings").stdout
+    assert "FOREWARN_DATA" in run_command(service, "settings").stdout
     config.write_text("sped = 30\n")
-    unknown = typed(service, "settings", "--config", str(config))
+    unknown = run_command(service, "settings", "--config", str(config))
     assert unknown.returncode == 2
     assert "Did you mean 'speed'?" in unknown.stderr
 
@@ -230,7 +233,7 @@ def test_settings_show_the_origin_of_each_value(service: ServiceProcess, tmp_pat
 def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path).start()
     try:
-        refused = typed(service, "clock", "advance", "1m")
+        refused = run_command(service, "clock", "advance", "1m")
         assert refused.returncode == 4
         assert "--clock virtual" in refused.stderr
     finally:
@@ -256,7 +259,7 @@ def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
 def test_an_error_names_the_option_and_not_the_member_of_the_request(
     service: ServiceProcess, arguments: tuple[str, ...], message: str
 ) -> None:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == 2
     assert result.stderr.startswith(f"forewarn: {message}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_line import typed
+from command_line import run_command
 from forewarn.testing.client import COMMAND
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ host = "rack-1-a"
 POOL = "127.0.0.11"
 
 
-pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
+pytestmark = pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def service(forewarn: Service) -> Service:
 
 
 def run(service: Service, *arguments: str, code: int = 0) -> str:
-    result = typed(service, *arguments)
+    result = run_command(service, *arguments)
     assert result.returncode == code, result.stderr
     return result.stdout if code == 0 else result.stderr
 
@@ -214,7 +214,7 @@ def test_an_operator_marks_operations_done_or_failed(service: Service) -> None:
     service.approve(only_event(service))
     (operation,) = parsed(service, "operation", "list")["operations"]
     service.advance("5h")
-    assert service.document()["Events"][0]["EventStatus"] == "Started", "nobody has said that it is done"
+    assert service.document()["Events"][0]["EventStatus"] == "Started", "it is not marked done"
     assert "status" in run(service, "operation", "show", operation["id"][:8])
     assert "done" in run(service, "operation", "done", operation["id"][:8])
     assert service.document()["Events"] == []

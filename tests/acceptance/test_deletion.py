@@ -1,4 +1,4 @@
-"""Deletions: who is told of them, when the VM leaves, and how those that are told for the same moment go together."""
+"""Deletions: notices, the removal of the VM, and deletions with the same NotBefore."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import (
-    ask,
-    ask_one,
+    act_on_event,
     document,
     event_ids,
     events,
     get,
     history,
     incarnation,
+    request,
+    request_one,
     rfc1123,
-    say,
     statuses,
 )
 from forewarn.testing import Service, ServiceProcess
@@ -64,7 +64,7 @@ addresses = "127.2.101.1-127.2.101.2"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with Service(FLEET, listening=False) as found:
+    with Service(FLEET, enable_groups=False) as found:
         yield found
 
 
@@ -73,9 +73,9 @@ def member(name: str, number: int) -> str:
 
 
 def delete_two(service: Service, name: str) -> list[str]:
-    """The events of two deletions for the same moment."""
+    """Return the events of two deletions with the same NotBefore."""
     document(service, member(name, 2))
-    operations = ask(service, "delete", f"{name}_0", f"{name}_1")
+    operations = request(service, "delete", f"{name}_0", f"{name}_1")
     assert statuses(service, member(name, 2)) == {f"{name}_0": "Scheduled", f"{name}_1": "Scheduled"}
     assert incarnation(service, member(name, 2)) == 2, "each has an event of its own"
     return [event_id for operation in operations for event_id in event_ids(operation).values()]
@@ -85,12 +85,12 @@ def names(service: Service) -> list[str]:
     return [vm["name"] for vm in get(service, "vms")["vms"]]
 
 
-# --- Who is told, and when it leaves --------------------------------------------------------------------
+# --- Notices, and the removal of the VM -----------------------------------------------------------------
 
 
 def test_a_deleted_vm_leaves_the_fleet_when_its_event_does(service: Service) -> None:
     document(service, member("alone", 0))
-    ask(service, "delete", "alone_0")
+    request(service, "delete", "alone_0")
     service.advance(TEN + timedelta(seconds=59))
     assert statuses(service, member("alone", 0)) == {"alone_0": "Started"}, "it is still answered"
     assert get(service, "vms/alone_0")["events"]
@@ -98,17 +98,17 @@ def test_a_deleted_vm_leaves_the_fleet_when_its_event_does(service: Service) -> 
     assert document(service, member("alone", 1)) == {"DocumentIncarnation": 3, "Events": []}
     assert "alone_0" not in names(service)
     assert service.control("GET", "/v1/vms/alone_0").status == 404
-    assert service.request(source=member("alone", 0)).status == 404, "nobody is at its address any more"
+    assert service.request(source=member("alone", 0)).status == 404, "its address has no VM"
     assert get(service, "hosts/rack-alone")["vms"] == ["alone_1", "alone_2"]
 
 
-def test_what_else_was_scheduled_for_a_deleted_vm_is_withdrawn_unless_it_names_others(service: Service) -> None:
+def test_other_events_of_a_deleted_vm_are_cancelled_unless_they_affect_other_vms(service: Service) -> None:
     address = member("named", 2)
     document(service, address)
-    ask(service, "host-update", host="rack-named", notice="2h")
-    restart = ask_one(service, "restart", "named_0", notice="2h")
-    (deletion_id,) = event_ids(ask_one(service, "delete", "named_0")).values()
-    say(service, deletion_id, "approve")
+    request(service, "host-update", host="rack-named", notice="2h")
+    restart = request_one(service, "restart", "named_0", notice="2h")
+    (deletion_id,) = event_ids(request_one(service, "delete", "named_0")).values()
+    act_on_event(service, deletion_id, "approve")
     service.advance(timedelta(minutes=1))
     assert statuses(service, address) == {"named_0,named_1,named_2": "Scheduled"}, "what an event names never changes"
     assert ("cancelled", "named_0: the VM was deleted") in history(service, restart)
@@ -120,7 +120,7 @@ def test_the_notice_is_that_of_the_set_and_can_be_changed_while_it_runs(service:
     for number, (notice, minutes) in enumerate((("PT5M", 5), ("PT15M", 15), ("PT7M30S", 7.5))):
         answer = service.control("POST", "/v1/groups/policy/policy", {"terminate_notice": notice})
         assert answer.json()["terminate_notice"] == notice
-        ask(service, "scale-in", f"policy_{number}")
+        request(service, "scale-in", f"policy_{number}")
         assert events(service, address)[-1]["NotBefore"] == rfc1123(service.now + timedelta(minutes=minutes))
 
 
@@ -132,11 +132,11 @@ def test_the_notice_is_that_of_the_set_and_can_be_changed_while_it_runs(service:
         ("silent_0", None, "silent has never polled"),
     ],
 )
-def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
+def test_a_vm_without_terminate_notice_or_polls_is_deleted_at_once_without_notice(
     service: Service, vm: str, address: str | None, why: str
 ) -> None:
     before = document(service, address) if address else None
-    operation = ask_one(service, "delete", vm)
+    operation = request_one(service, "delete", vm)
     assert (operation["events"], operation["not_notified"]) == ([], {get(service, f"vms/{vm}")["group"]: why})
     assert operation["status"] == "started"
     assert ("not-notified", why) in history(service, operation)
@@ -146,13 +146,13 @@ def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
         assert document(service, address) == before
 
 
-def test_a_deletion_that_nobody_was_told_of_cannot_be_asked_for_twice_either(service: Service) -> None:
-    ask(service, "delete", "quiet_2")
+def test_a_deletion_without_notice_cannot_be_requested_twice(service: Service) -> None:
+    request(service, "delete", "quiet_2")
     second = service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["quiet_2"]})
     assert (second.status, second.json().get("title")) == (409, "Conflict")
 
 
-# --- Those that are told for the same moment ------------------------------------------------------------
+# --- Deletions with the same NotBefore ------------------------------------------------------------------
 
 
 def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Service) -> None:
@@ -172,43 +172,43 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     assert get(service, "hosts/rack-both")["vms"] == ["both_2"]
 
 
-def test_an_approved_deletion_goes_when_the_other_is_cancelled(service: Service) -> None:
+def test_an_approved_deletion_starts_when_the_other_is_cancelled(service: Service) -> None:
     first, second = delete_two(service, "cancel")
-    say(service, first, "approve")
-    say(service, second, "cancel")
+    act_on_event(service, first, "approve")
+    act_on_event(service, second, "cancel")
     assert statuses(service, member("cancel", 2)) == {"cancel_0": "Started"}
 
 
-def test_an_approved_deletion_goes_when_the_other_has_timed_out(service: Service) -> None:
+def test_an_approved_deletion_starts_when_the_other_reaches_not_before(service: Service) -> None:
     first, _ = delete_two(service, "due")
-    say(service, first, "approve")
+    act_on_event(service, first, "approve")
     service.advance(TEN - timedelta(seconds=1))
     assert statuses(service, member("due", 2)) == {"due_0": "Scheduled", "due_1": "Scheduled"}
     service.advance(timedelta(seconds=1))
     assert statuses(service, member("due", 2)) == {"due_0": "Started", "due_1": "Started"}, "deletion is certain then"
 
 
-def test_deletions_told_for_other_moments_or_other_sets_do_not_wait(service: Service) -> None:
+def test_deletions_with_another_not_before_or_scale_set_do_not_wait(service: Service) -> None:
     document(service, member("others", 2))
     (later_id, *_) = delete_two(service, "later")
-    ask(service, "delete", "others_0")
+    request(service, "delete", "others_0")
     service.advance(timedelta(seconds=1))
-    (third_id,) = event_ids(ask_one(service, "delete", "later_2")).values()
-    say(service, third_id, "approve")
+    (third_id,) = event_ids(request_one(service, "delete", "later_2")).values()
+    act_on_event(service, third_id, "approve")
     found = {"later_0": "Scheduled", "later_1": "Scheduled", "later_2": "Started"}
     assert statuses(service, member("later", 0)) == found
-    say(service, later_id, "approve")
+    act_on_event(service, later_id, "approve")
     assert statuses(service, member("later", 0)) == found
     assert statuses(service, member("others", 2)) == {"others_0": "Scheduled"}
 
 
 @pytest.mark.forewarn(fleet=scale_set("alone", 0))
-def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
+def test_an_approved_deletion_starts_when_the_other_vm_leaves_the_fleet(
     forewarn: Service,
 ) -> None:
-    """Nobody is left whom it could wait for."""
+    """There is no other deletion to wait for."""
     first, second = delete_two(forewarn, "alone")
-    say(forewarn, first, "approve")
+    act_on_event(forewarn, first, "approve")
     smaller = scale_set("alone", 0).replace("count = 3", "count = 1").encode()
     smaller += b'[[vm]]\ngroup = "alone"\nname = "alone_2"\nhost = "rack-alone"\naddress = "127.2.0.3"\n'
     applied = forewarn.control("PUT", "/v1/fleet?force=true", smaller)
@@ -218,13 +218,13 @@ def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
     assert statuses(forewarn, member("alone", 2)) == {"alone_0": "Started"}
 
 
-def test_a_service_whose_vms_were_all_deleted_starts_again(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_service_without_vms_can_be_restarted(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", fleet='[[vm]]\nname = "only"\naddress = "127.0.0.1"\n')
     fleet = service.folder / "fleet.toml"
     service.request_operation("delete", "only")
     service.advance("5m")
-    assert service.all("/v1/vms") == []
+    assert service.list_all("/v1/vms") == []
     assert service.stop() == 0
     service.start("--clock", "virtual", "--fleet", str(fleet))
-    assert service.all("/v1/vms") == [], "the file has not changed since it was applied"
+    assert service.list_all("/v1/vms") == [], "the file has not changed since it was applied"
     service.stop()

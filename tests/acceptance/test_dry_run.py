@@ -1,4 +1,4 @@
-"""A dry run says what would happen, in the shape of the real answer, and changes nothing at all."""
+"""A dry run returns what would happen, in the shape of the real response, and changes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from acceptance.causes import ask, document, event_ids, everything, say
+from acceptance.causes import act_on_event, document, event_ids, everything, request
 from forewarn.testing import Service
 
 if TYPE_CHECKING:
@@ -59,20 +59,20 @@ WEB, BATCH = "127.4.0.1", "127.4.0.11"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with Service(FLEET, listening=False) as found:
+    with Service(FLEET, enable_groups=False) as found:
         document(found, WEB)
         document(found, BATCH)
         yield found
 
 
 def at_rest(service: Service) -> dict[str, Any]:
-    """Everything, when what was asked for before has been carried out."""
+    """Return everything that the service shows, after earlier requests have completed."""
     service.advance("0s")
     return everything(service, WEB, BATCH)
 
 
 def without_ids(found: Any) -> Any:
-    """Ids are drawn anew each time; all else must be the same."""
+    """Replace the ids, which are random. Everything else must be equal."""
     if isinstance(found, list):
         return [without_ids(item) for item in found]
     if isinstance(found, dict):
@@ -81,32 +81,34 @@ def without_ids(found: Any) -> Any:
 
 
 @pytest.mark.parametrize("cause", CASES)
-def test_a_dry_run_answers_what_the_request_then_does(service: Service, cause: str) -> None:
+def test_a_dry_run_returns_what_the_request_then_does(service: Service, cause: str) -> None:
     before = at_rest(service)
-    expected = ask(service, cause, **CASES[cause], dry_run=True)
+    expected = request(service, cause, **CASES[cause], dry_run=True)
     assert at_rest(service) == before
-    found = ask(service, cause, **CASES[cause])
+    found = request(service, cause, **CASES[cause])
     assert [list(operation) for operation in expected] == [list(operation) for operation in found]
     assert without_ids(expected) == without_ids(found)
     assert at_rest(service) != before
 
 
-def test_a_refusal_is_the_same_in_a_dry_run(service: Service) -> None:
+def test_a_rejection_is_the_same_in_a_dry_run(service: Service) -> None:
     body = {"cause": "eviction", "vms": ["web-2"]}
     refused, dry = (service.control("POST", "/v1/operations", {**body, "dry_run": dry}) for dry in (False, True))
     assert (dry.status, dry.json()) == (refused.status, refused.json()) == (400, refused.json())
 
 
-def test_a_dry_postponement_says_what_it_would_be(service: Service) -> None:
-    (event_id,) = event_ids(ask(service, "live-migration", "web-2")[0]).values()
+def test_a_dry_run_of_a_postponement_returns_the_result(service: Service) -> None:
+    (event_id,) = event_ids(request(service, "live-migration", "web-2")[0]).values()
     before = at_rest(service)
-    expected = say(service, event_id, "postpone", by="20m", dry_run=True)
+    expected = act_on_event(service, event_id, "postpone", by="20m", dry_run=True)
     assert at_rest(service) == before
-    assert say(service, event_id, "postpone", by="20m") == expected
+    assert act_on_event(service, event_id, "postpone", by="20m") == expected
 
 
-def test_a_dry_return_of_a_host_says_what_it_would_withdraw(service: Service) -> None:
-    (operation,) = [found for found in ask(service, "degraded-hardware", host="rack-2") if found["vms"] == ["web-3"]]
+def test_a_dry_run_of_a_host_return_lists_the_operations_to_cancel(service: Service) -> None:
+    (operation,) = [
+        found for found in request(service, "degraded-hardware", host="rack-2") if found["vms"] == ["web-3"]
+    ]
     before = at_rest(service)
     expected = service.control("POST", "/v1/hosts/rack-2/return", {"dry_run": True}).json()
     assert at_rest(service) == before
@@ -115,7 +117,7 @@ def test_a_dry_return_of_a_host_says_what_it_would_withdraw(service: Service) ->
     assert service.control("POST", "/v1/hosts/rack-2/return").json() == expected
 
 
-def test_a_dry_rollout_is_a_plan_and_tells_nobody(service: Service) -> None:
+def test_a_dry_run_of_a_rollout_is_a_plan_without_notices(service: Service) -> None:
     before = at_rest(service)
     answer = service.control("POST", "/v1/rollouts", {"hosts": ["rack-2"], "dry_run": True})
     assert answer.status == 200

@@ -1,4 +1,4 @@
-"""The feed of a real service: every row once and in order, whatever happens to the service or to others."""
+"""The feed of a real service: every row once and in order, also across restarts and with slow readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.testing import Service
-    from forewarn.testing.client import Reachable
+    from forewarn.testing.client import ServiceClient
 
 FLEET = """
 [[group]]
@@ -42,8 +42,8 @@ MANY = '[[vm]]\nname = "vm-{n}"\ncount = 1000\n'
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def newest(service: Reachable) -> int:
-    row = service.answer("/v1/history?order=newest&limit=1")["history"][0]
+def newest(service: ServiceClient) -> int:
+    row = service.get_json("/v1/history?order=newest&limit=1")["history"][0]
     return int(row["sequence"])
 
 
@@ -52,12 +52,12 @@ def listen(service: ServiceProcess) -> None:
         service.request(source=source)
 
 
-def readers(service: Reachable) -> int:
+def readers(service: ServiceClient) -> int:
     lines = service.control("GET", "/metrics").body.decode().splitlines()
     return int(float(next(line for line in lines if line.startswith("forewarn_feed_readers ")).split()[1]))
 
 
-def wait_for_readers(service: Reachable, number: int) -> None:
+def wait_for_readers(service: ServiceClient, number: int) -> None:
     for _ in range(10_000):
         if readers(service) == number:
             return
@@ -80,9 +80,7 @@ def give_orders(service: ServiceProcess, seed: int, stop: threading.Event) -> No
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
-    make_service: Callable[..., ServiceProcess], end: str
-) -> None:
+def test_across_restarts_no_row_is_lost_or_repeated(make_service: Callable[..., ServiceProcess], end: str) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
     followers = [
@@ -110,13 +108,13 @@ def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
         stop.set()
         for thread in threads:
             thread.join(60)
-        assert "Traceback" not in service.greeting
-        assert "graceful" not in service.greeting, "the stop waited for a feed"
+        assert "Traceback" not in service.output
+        assert "graceful" not in service.output, "the stop waited for a feed"
     service.start("--fleet", fleet_file)
     for follower in followers:
         follower.up()
     service.request_operation("restart", "db")
-    history = service.all("/v1/history")
+    history = service.list_all("/v1/history")
     assert [row["sequence"] for row in history] == list(range(1, len(history) + 1))
     wanted = [row for row in history if row["group"] == "db" and row["kind"] == "scheduled"]
     for follower in followers[:2]:
@@ -132,7 +130,7 @@ def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
     assert followers[2].found == wanted
 
 
-def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_reader_without_any_row_yet_misses_nothing(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     follower = Follower(service)
     follower.up()
@@ -154,7 +152,7 @@ def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[.
 def test_by_group_and_kind(forewarn: Service) -> None:
     for name in ("web_0", "db", "web_1"):
         forewarn.request_operation("restart", name)
-    history = forewarn.all("/v1/history")
+    history = forewarn.list_all("/v1/history")
     cases: dict[str, Callable[[dict[str, Any]], bool]] = {
         "": lambda row: True,
         "&group=web": lambda row: row["group"] == "web",
@@ -169,9 +167,9 @@ def test_by_group_and_kind(forewarn: Service) -> None:
             assert feed.until(expected[-1]["sequence"]) == expected
 
 
-def test_where_it_begins(forewarn: Service) -> None:
+def test_the_start_of_the_feed(forewarn: Service) -> None:
     forewarn.request_operation("restart", "db")
-    history = forewarn.all("/v1/history")
+    history = forewarn.list_all("/v1/history")
     last = history[-1]["sequence"]
     with Feed(forewarn, "?after=2") as feed:
         assert feed.until(last) == history[2:]
@@ -182,14 +180,14 @@ def test_where_it_begins(forewarn: Service) -> None:
         assert feed.until(last + 1)[0]["sequence"] == last + 1
 
 
-@pytest.mark.forewarn(fleet=MANY, listening=False)
-def test_further_back_than_is_kept_in_memory(forewarn: Service) -> None:
+@pytest.mark.forewarn(fleet=MANY, enable_groups=False)
+def test_a_cursor_older_than_the_rows_in_memory(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(1000)]
     for _ in range(5):
         answer = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names})
         assert answer.status == 201
         forewarn.advance("1h")
-    history = forewarn.all("/v1/history")
+    history = forewarn.list_all("/v1/history")
     assert len(history) > 12_000
     with Feed(forewarn, "?after=0") as feed:
         assert feed.until(len(history)) == history
@@ -198,12 +196,12 @@ def test_further_back_than_is_kept_in_memory(forewarn: Service) -> None:
         assert feed.until(expected[-1]["sequence"]) == expected
 
 
-@pytest.mark.forewarn(listening=False, history_retention="1d")
-def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None:
+@pytest.mark.forewarn(enable_groups=False, history_retention="1d")
+def test_a_cursor_beyond_the_retention_is_gone(forewarn: Service) -> None:
     forewarn.request_operation("restart", "db")
     forewarn.advance("3d")
     forewarn.request_operation("restart", "db")
-    oldest = forewarn.all("/v1/history")[0]["sequence"]
+    oldest = forewarn.list_all("/v1/history")[0]["sequence"]
     assert oldest > 3
     with Feed(forewarn, "?after=1") as feed:
         assert feed.answer.status == 404
@@ -235,7 +233,9 @@ def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None
         ("?groups=web", "", 400, "Did you mean 'group'"),
     ],
 )
-def test_what_is_refused(shared: ServiceProcess, query: str, last_id: str, status: int, words: str) -> None:
+def test_invalid_requests_are_rejected(
+    shared: ServiceProcess, query: str, last_id: str, status: int, words: str
+) -> None:
     with Feed(shared, query, last_id) as feed:
         assert (feed.answer.status, words in feed.answer.read().decode()) == (status, True)
 
@@ -261,12 +261,12 @@ def test_a_look_at_the_head_does_not_stay(shared: ServiceProcess) -> None:
     wait_for_readers(shared, 0)
 
 
-def test_tenants_are_told_of_their_group_until_their_token_is_revoked(forewarn: Service) -> None:
+def test_a_tenant_gets_the_rows_of_its_group_until_its_token_is_revoked(forewarn: Service) -> None:
     forewarn.request_operation("restart", "web_0")
     forewarn.request_operation("restart", "db")
     made = forewarn.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "db"})
     token = made.json()["token"]
-    own = [row for row in forewarn.all("/v1/history") if row["group"] == "db"]
+    own = [row for row in forewarn.list_all("/v1/history") if row["group"] == "db"]
     for query in ("?after=0", "?after=0&group=db"):
         with Feed(forewarn, query, token=token) as feed:
             assert feed.until(own[-1]["sequence"]) == own
@@ -287,7 +287,7 @@ def resident_bytes(service: ServiceProcess) -> int:
     return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) * 1024
 
 
-def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(
+def test_a_reader_that_does_not_read_delays_neither_others_nor_the_stop(
     make_service: Callable[..., ServiceProcess],
 ) -> None:
     service = make_service("--clock", "virtual", fleet=MANY)
@@ -298,7 +298,7 @@ def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(
             for _ in range(3):
                 assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
                 service.advance("1h")
-            history = service.all("/v1/history")
+            history = service.list_all("/v1/history")
             last = history[-1]["sequence"]
             found = other.until(last)
             assert found == history[-len(found) :]
@@ -311,14 +311,14 @@ def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(
             assert readers(service) == 31
             assert service.stop() == 0
             assert list(other.rows()) == []
-        assert "graceful" not in service.greeting, "the stop waited for who does not read"
-        assert "Traceback" not in service.greeting
+        assert "graceful" not in service.output, "the stop waited for who does not read"
+        assert "Traceback" not in service.output
     finally:
         for feed in deaf:
             feed.__exit__()
 
 
-def test_who_has_gone_is_noticed(forewarn: Service) -> None:
+def test_a_disconnected_reader_is_removed(forewarn: Service) -> None:
     feeds = [Feed(forewarn) for _ in range(10)]
     assert readers(forewarn) == 10
     for feed in feeds[:7]:
@@ -335,7 +335,7 @@ def test_who_has_gone_is_noticed(forewarn: Service) -> None:
 class Watch:
     """`forewarn event watch`, as typed in another terminal."""
 
-    def __init__(self, service: Reachable, *arguments: str) -> None:
+    def __init__(self, service: ServiceClient, *arguments: str) -> None:
         self.process = foreground.start([*COMMAND, "event", "watch", *arguments], service.environment)
 
     def line(self) -> str:
@@ -357,7 +357,7 @@ class Watch:
         return self.process.returncode, out, err
 
 
-def test_watching_goes_on_after_a_kill(make_service: Callable[..., ServiceProcess]) -> None:
+def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
     watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
@@ -376,7 +376,7 @@ def test_watching_goes_on_after_a_kill(make_service: Callable[..., ServiceProces
 
 def test_watching_as_json_until_the_pipe_is_closed(forewarn: Service) -> None:
     watch = Watch(forewarn, "--json", "--after", "0")
-    first = forewarn.all("/v1/history")[0]
+    first = forewarn.list_all("/v1/history")[0]
     assert watch.line() == service_json(first)
     assert watch.process.stdout is not None
     watch.process.stdout.close()
@@ -393,7 +393,7 @@ def service_json(row: dict[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
-def test_watching_says_what_is_wrong(shared: ServiceProcess) -> None:
+def test_watching_reports_errors(shared: ServiceProcess) -> None:
     for arguments, code, words in (
         (("--kind", "strated"), 2, "Did you mean 'started'"),
         (("--kind", "fault-over"), 2, "'fault-over' is now called 'fault-expired'"),

@@ -1,4 +1,4 @@
-"""History over the API and from the command line: what happened to this VM in March?"""
+"""History over the API and from the command line, with its filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_line import typed
+from command_line import run_command
 from forewarn.settings import SETTINGS
 from forewarn.testing import Service, ServiceProcess
 
@@ -56,7 +56,7 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     """Some months in virtual time."""
-    with Service(FLEET, listening=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default) as service:
+    with Service(FLEET, enable_groups=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default) as service:
         live_through_some_months(service)
         yield service
 
@@ -80,7 +80,7 @@ def live_through_some_months(service: Service) -> None:
 
 
 def test_nothing_is_left_out(service: Service) -> None:
-    history = service.all("/v1/history")
+    history = service.list_all("/v1/history")
     assert [row["sequence"] for row in history] == list(range(1, len(history) + 1))
     assert {"fleet-applied", "requested", "approved", "executed", "completed"} <= {row["kind"] for row in history}
 
@@ -88,11 +88,11 @@ def test_nothing_is_left_out(service: Service) -> None:
 @pytest.mark.parametrize("order", ["oldest", "newest"])
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 def test_page_by_page_it_is_the_same(service: Service, order: str, limit: int) -> None:
-    history = [row for row in service.all("/v1/history") if "web-0" in row["vms"]]
+    history = [row for row in service.list_all("/v1/history") if "web-0" in row["vms"]]
     found: list[Row] = []
     cursor = ""
     while True:
-        page = service.answer(f"/v1/history?vm=web-0&order={order}&limit={limit}{cursor}")
+        page = service.get_json(f"/v1/history?vm=web-0&order={order}&limit={limit}{cursor}")
         assert len(page["history"]) <= limit
         found += page["history"]
         if page["next"] is None:
@@ -102,7 +102,7 @@ def test_page_by_page_it_is_the_same(service: Service, order: str, limit: int) -
 
 
 def operations(service: Service) -> dict[str, Row]:
-    return {operation["id"]: operation for operation in service.all("/v1/operations?all=true")}
+    return {operation["id"]: operation for operation in service.list_all("/v1/operations?all=true")}
 
 
 CASES: dict[str, Callable[[Row, Row], bool]] = {
@@ -128,14 +128,14 @@ CASES: dict[str, Callable[[Row, Row], bool]] = {
 @pytest.mark.parametrize("query", CASES)
 def test_filters(service: Service, query: str) -> None:
     known = operations(service)
-    history = service.all("/v1/history")
+    history = service.list_all("/v1/history")
     expected = [row for row in history if CASES[query](row, known.get(row["operation"], {}))]
     assert expected, "a filter that finds nothing shows nothing"
-    assert service.all(f"/v1/history?{query}") == expected
+    assert service.list_all(f"/v1/history?{query}") == expected
 
 
 def test_times(service: Service) -> None:
-    history = service.all("/v1/history")
+    history = service.list_all("/v1/history")
     moment = history[len(history) // 2]["time"]
     ago = service.now - timedelta(days=50)
     for query, fits in (
@@ -149,7 +149,7 @@ def test_times(service: Service) -> None:
         (f"during={moment[:10]}&since={moment}", lambda row: row["time"] >= moment and row["time"][:10] == moment[:10]),
         ("during=1999", lambda _: False),
     ):
-        assert service.all(f"/v1/history?{query}") == [row for row in history if fits(row)], query
+        assert service.list_all(f"/v1/history?{query}") == [row for row in history if fits(row)], query
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_times(service: Service) -> None:
         ("vms=web-0", "Did you mean 'vm'"),
     ],
 )
-def test_what_is_refused(service: Service, query: str, words: str) -> None:
+def test_invalid_filters_are_rejected(service: Service, query: str, words: str) -> None:
     answer = service.control("GET", f"/v1/history?{query}")
     problem = answer.json()
     assert (answer.status, words in problem["detail"]) == (400, True), problem
@@ -191,7 +191,7 @@ def test_tenants_see_their_group(service: Service) -> None:
     told = ("scheduled", "approved", "started", "enabled", "disabled", "policy-changed")
     own = [
         {**row, "host": None, "reason": row["reason"] if row["kind"] in told else None}
-        for row in service.all("/v1/history")
+        for row in service.list_all("/v1/history")
         if row["group"] == "web"
     ]
     for query in ("", "&group=web"):
@@ -206,13 +206,13 @@ def test_tenants_see_their_group(service: Service) -> None:
 # --- forewarn history -----------------------------------------------------------------------------------
 
 
-def test_what_happened_to_this_vm_in_that_month(service: Service) -> None:
-    history = service.all("/v1/history?vm=web-0")
+def test_the_history_of_a_vm_in_a_month(service: Service) -> None:
+    history = service.list_all("/v1/history?vm=web-0")
     month = history[0]["time"][:7]
     expected = [row for row in history if row["time"].startswith(month)]
-    result = typed(service, "history", "--vm", "web-0", "--during", month, "--json")
+    result = run_command(service, "history", "--vm", "web-0", "--during", month, "--json")
     assert json.loads(result.stdout) == {"history": expected}
-    shown = typed(service, "history", "--vm", "web-0", "--during", month).stdout.splitlines()
+    shown = run_command(service, "history", "--vm", "web-0", "--during", month).stdout.splitlines()
     assert [line.split()[:2] for line in shown[2:]] == [[row["time"][:10], row["time"][11:19]] for row in expected], (
         shown
     )
@@ -220,27 +220,27 @@ def test_what_happened_to_this_vm_in_that_month(service: Service) -> None:
 
 
 def test_the_newest_last_and_all_of_it(service: Service) -> None:
-    history = service.all("/v1/history")
-    assert json.loads(typed(service, "history", "--last", "3", "--json").stdout)["history"] == history[-3:]
-    assert json.loads(typed(service, "history", "--all", "--json").stdout)["history"] == history
-    two = typed(service, "history", "--group", "web", "--group", "db", "--kind", "started", "--all", "--json")
+    history = service.list_all("/v1/history")
+    assert json.loads(run_command(service, "history", "--last", "3", "--json").stdout)["history"] == history[-3:]
+    assert json.loads(run_command(service, "history", "--all", "--json").stdout)["history"] == history
+    two = run_command(service, "history", "--group", "web", "--group", "db", "--kind", "started", "--all", "--json")
     assert json.loads(two.stdout)["history"] == [
         row for row in history if row["group"] in ("web", "db") and row["kind"] == "started"
     ]
 
 
-@pytest.mark.forewarn(fleet='[[vm]]\nname = "vm-{n}"\ncount = 60\n', listening=False)
-def test_the_command_says_when_there_is_more(forewarn: Service) -> None:
+@pytest.mark.forewarn(fleet='[[vm]]\nname = "vm-{n}"\ncount = 60\n', enable_groups=False)
+def test_the_command_reports_that_there_are_more_rows(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(60)]
     assert forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
-    result = typed(forewarn, "history")
+    result = run_command(forewarn, "history")
     assert "the newest 100" in result.stderr
     assert len(result.stdout.splitlines()) == 102
-    assert typed(forewarn, "history", "--last", "5").stderr == ""
-    assert typed(forewarn, "history", "--vm", "nobody").stdout == "No entries.\n"
+    assert run_command(forewarn, "history", "--last", "5").stderr == ""
+    assert run_command(forewarn, "history", "--vm", "nobody").stdout == "No entries.\n"
 
 
-def test_the_command_says_what_is_wrong(service: Service) -> None:
+def test_the_command_reports_errors(service: Service) -> None:
     for arguments, words in (
         (("--since", "yesterday"), "how long ago"),
         (("--type", "rebot"), "Did you mean 'Reboot'"),
@@ -249,28 +249,28 @@ def test_the_command_says_what_is_wrong(service: Service) -> None:
         (("--last", "5", "--all"), "Use either --last N or --all."),
         (("--vm", ""), "--vm: is empty"),
     ):
-        result = typed(service, "history", *arguments)
+        result = run_command(service, "history", *arguments)
         assert (result.returncode, words in result.stderr) == (2, True), result
 
 
-def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Callable[..., ServiceProcess]) -> None:
+def test_history_survives_a_restart_and_is_kept_for_the_retention(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", "--history-retention", "30d", fleet=FLEET)
     operation = service.request_operation("restart", "db")
     service.advance("20d")
-    before = service.all("/v1/history")
+    before = service.list_all("/v1/history")
     service.kill()
     service.start("--clock", "virtual", "--history-retention", "30d")
-    assert service.all("/v1/history") == before
+    assert service.list_all("/v1/history") == before
     service.advance("20d")
-    left = service.all("/v1/history")
+    left = service.list_all("/v1/history")
     assert left == before[-len(left) :]
     assert service.control("GET", f"/v1/operations/{operation['id']}").status == 404
     service.request_operation("restart", "db")
-    after = service.all("/v1/history")
+    after = service.list_all("/v1/history")
     assert [row["sequence"] for row in after] == list(range(after[0]["sequence"], after[0]["sequence"] + len(after)))
 
 
 @pytest.mark.parametrize("length", ["23h", "1s", "soon"])
-def test_a_length_that_does_not_fit_is_refused(make_service: Callable[..., ServiceProcess], length: str) -> None:
+def test_an_invalid_retention_is_rejected(make_service: Callable[..., ServiceProcess], length: str) -> None:
     with pytest.raises(RuntimeError, match="history_retention"):
         make_service("--history-retention", length)

@@ -1,4 +1,4 @@
-"""What is true of hosts afterwards: who stands where, which are out of use, and who waits for whom on shared ones."""
+"""Hosts after an operation: the host of each VM, hosts out of service, and shared hosts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import (
-    ask,
-    ask_one,
-    domains_hold,
+    act_on_event,
+    domains_are_separate,
     event_ids,
     events,
     get,
     history,
+    hosts_of_vms,
     incarnation,
+    request,
+    request_one,
     rfc1123,
-    say,
     statuses,
-    where,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def carried_out(service: Service, *operations: dict[str, Any]) -> None:
     """Approve the operations, and let them be carried out: no time passes."""
     for operation in operations:
         for event_id in event_ids(operation).values():
-            say(service, event_id, "approve")
+            act_on_event(service, event_id, "approve")
     service.advance("0s")
 
 
@@ -108,100 +108,100 @@ def carried_out(service: Service, *operations: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("cause", ["live-migration", "redeploy"])
-def test_moved_vms_are_on_other_hosts_where_their_domains_hold(forewarn: Service, cause: str) -> None:
+def test_moved_vms_are_on_other_hosts_with_separate_domains(forewarn: Service, cause: str) -> None:
     """The empty host is the best for all of them, but it can take one update domain of the group alone."""
-    operations = ask(forewarn, cause, "web-0", "web-1", "web-2", "web-3")
+    operations = request(forewarn, cause, "web-0", "web-1", "web-2", "web-3")
     together = [operation["vms"] for operation in operations]
     assert together == (
         [["web-0", "web-3"], ["web-1"], ["web-2"]]
         if cause == "live-migration"
         else [["web-0"], ["web-1"], ["web-2"], ["web-3"]]
     ), "what is on one host is frozen together, and a user's VMs are each by itself"
-    before = where(forewarn)
+    before = hosts_of_vms(forewarn)
     carried_out(forewarn, *operations)
-    after = where(forewarn)
+    after = hosts_of_vms(forewarn)
     assert all(after[f"web-{number}"] != before[f"web-{number}"] for number in range(4))
     assert after["web-0"] == "rack-4", "the emptiest that fits"
     assert [after[name] for name in ("mail-0", "solo", "idle")] == ["rack-1", "rack-1", "rack-5"]
-    assert domains_hold(forewarn)
+    assert domains_are_separate(forewarn)
     assert get(forewarn, "vms/web-0")["configured_host"] == "rack-1"
     assert ("executed", f"{cause}: web-1 to {after['web-1']}") in history(forewarn, operations[1])
 
 
 @pytest.mark.forewarn(fleet=FULL_FLEET)
-def test_where_no_host_fits_a_spare_one_is_added_and_said(forewarn: Service) -> None:
-    expected = ask_one(forewarn, "live-migration", "web-0", dry_run=True)
+def test_if_no_host_fits_a_spare_host_is_added_and_reported(forewarn: Service) -> None:
+    expected = request_one(forewarn, "live-migration", "web-0", dry_run=True)
     assert expected["destinations"] == {"web-0": None}, "no host fits as it is"
-    operation = ask_one(forewarn, "live-migration", "web-0")
+    operation = request_one(forewarn, "live-migration", "web-0")
     assert [host["name"] for host in get(forewarn, "hosts")["hosts"]] == ["left", "right"]
     carried_out(forewarn, operation)
-    assert where(forewarn)["web-0"] == "spare-1"
+    assert hosts_of_vms(forewarn)["web-0"] == "spare-1"
     spare = get(forewarn, "hosts/spare-1")
     assert (spare["state"], spare["spare"], spare["vms"]) == ("in-service", True, ["web-0"])
     assert ("spare-host-added", "spare-1: no host in service can take web-0") in history(forewarn, operation)
-    second = ask_one(forewarn, "redeploy", "web-2")
+    second = request_one(forewarn, "redeploy", "web-2")
     assert second["destinations"] == {"web-2": "spare-1"}
     carried_out(forewarn, second)
-    assert where(forewarn)["web-2"] == "spare-1", "the spare host is a host like any other"
-    assert domains_hold(forewarn)
+    assert hosts_of_vms(forewarn)["web-2"] == "spare-1", "the spare host is a host like any other"
+    assert domains_are_separate(forewarn)
 
 
 # --- Degraded -------------------------------------------------------------------------------------------
 
 
-def test_a_degraded_host_takes_nobody_until_it_is_returned(forewarn: Service) -> None:
-    assert ask(forewarn, "degraded-hardware", host="rack-4") == [], "nobody is on it, so nobody is told"
+def test_a_degraded_host_gets_no_vms_until_it_is_returned(forewarn: Service) -> None:
+    assert request(forewarn, "degraded-hardware", host="rack-4") == [], "there is no VM on it, so there is no notice"
     assert get(forewarn, "hosts/rack-4")["state"] == "degraded"
-    carried_out(forewarn, ask_one(forewarn, "redeploy", "solo"))
-    assert where(forewarn)["solo"] != "rack-4", "the empty host is out of use"
+    carried_out(forewarn, request_one(forewarn, "redeploy", "solo"))
+    assert hosts_of_vms(forewarn)["solo"] != "rack-4", "the empty host is out of use"
     returned = forewarn.control("POST", "/v1/hosts/rack-4/return")
     assert (returned.status, returned.json()["state"]) == (200, "in-service")
-    carried_out(forewarn, ask_one(forewarn, "redeploy", "solo"))
-    assert where(forewarn)["solo"] == "rack-4"
+    carried_out(forewarn, request_one(forewarn, "redeploy", "solo"))
+    assert hosts_of_vms(forewarn)["solo"] == "rack-4"
 
 
-def test_of_a_degraded_host_each_vm_goes_by_itself_when_approved_or_due(forewarn: Service) -> None:
+def test_each_vm_of_a_degraded_host_moves_when_it_is_approved_or_due(forewarn: Service) -> None:
     now = forewarn.now
-    operations = ask(forewarn, "degraded-hardware", host="rack-1", notice="2d")
+    operations = request(forewarn, "degraded-hardware", host="rack-1", notice="2d")
     assert [operation["vms"] for operation in operations] == [["web-0"], ["web-3"], ["mail-0"], ["solo"]]
     due = rfc1123(now + timedelta(days=2))
     assert {event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(forewarn, address)} == {due}
     carried_out(forewarn, operations[0])
     assert statuses(forewarn, WEB) == {"web-0": "Started", "web-3": "Scheduled"}
-    assert (where(forewarn)["web-0"], where(forewarn)["web-3"]) == ("rack-4", "rack-1")
+    assert (hosts_of_vms(forewarn)["web-0"], hosts_of_vms(forewarn)["web-3"]) == ("rack-4", "rack-1")
     forewarn.advance(timedelta(days=2))
     assert statuses(forewarn, WEB) == {"web-3": "Started"}
     assert get(forewarn, "hosts/rack-1")["vms"] == []
     assert get(forewarn, "hosts/rack-1")["state"] == "degraded", "it is empty, not well"
-    assert domains_hold(forewarn)
+    assert domains_are_separate(forewarn)
 
 
 @pytest.mark.parametrize("cause", ["redeploy", "live-migration"])
 def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause: str) -> None:
-    degraded = ask_one(forewarn, "degraded-hardware", host="rack-2")
+    degraded = request_one(forewarn, "degraded-hardware", host="rack-2")
     before = incarnation(forewarn, WEB)
-    moving = ask_one(forewarn, cause, "web-1")
+    moving = request_one(forewarn, cause, "web-1")
     told = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(forewarn, WEB)]
     kind = "Redeploy" if cause == "redeploy" else "Freeze"
     assert told == [("Redeploy", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
     carried_out(forewarn, moving)
     (left,) = events(forewarn, WEB)
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
-    assert incarnation(forewarn, WEB) == before + 3, "one told, one started, one withdrawn"
+    assert incarnation(forewarn, WEB) == before + 3, "one scheduled, one started, one cancelled"
     assert get(forewarn, f"operations/{degraded['id']}")["status"] == "cancelled"
     assert ("cancelled", "web-1: the VM was moved to another host") in history(forewarn, degraded)
-    new_place = where(forewarn)["web-1"]
+    new_place = hosts_of_vms(forewarn)["web-1"]
     forewarn.advance(timedelta(days=8))
-    assert (events(forewarn, WEB), where(forewarn)["web-1"]) == ([], new_place), "and it is not moved twice"
+    assert (events(forewarn, WEB), hosts_of_vms(forewarn)["web-1"]) == ([], new_place), "and it is not moved twice"
 
 
-def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(forewarn: Service) -> None:
-    ask(forewarn, "degraded-hardware", host="rack-1")
+def test_the_return_of_a_degraded_host_cancels_its_events(forewarn: Service) -> None:
+    request(forewarn, "degraded-hardware", host="rack-1")
     numbers = {address: incarnation(forewarn, address) for address in (WEB, MAIL, SOLO)}
     answer = forewarn.control("POST", "/v1/hosts/rack-1/return")
     assert (answer.status, answer.json()["state"], answer.json()["operations"]) == (200, "in-service", [])
     assert [events(forewarn, address) for address in (WEB, MAIL, SOLO)] == [[], [], []]
-    assert incarnation(forewarn, WEB) == numbers[WEB] + 2, "two of its VMs were told of"
+    assert incarnation(forewarn, WEB) == numbers[WEB] + 2, "two of its VMs have events"
     assert incarnation(forewarn, MAIL) == numbers[MAIL] + 1
     forewarn.advance(timedelta(days=8))
     assert get(forewarn, "hosts/rack-1")["vms"] == ["web-0", "web-3", "mail-0", "solo"]
@@ -210,15 +210,15 @@ def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(forewarn: Ser
 # --- Failed ---------------------------------------------------------------------------------------------
 
 
-def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(forewarn: Service) -> None:
-    ask(forewarn, "hardware-failure", host="rack-1")
+def test_the_vms_of_a_failed_host_move_and_the_host_is_out_of_service(forewarn: Service) -> None:
+    request(forewarn, "hardware-failure", host="rack-1")
     assert [statuses(forewarn, address) for address in (WEB, MAIL, SOLO)] == [
         *({"web-0,web-3": "Started"}, {"mail-0": "Started"}, {"solo": "Started"})
     ]
     forewarn.advance("0s")
     assert get(forewarn, "hosts/rack-1")["vms"] == []
     assert get(forewarn, "hosts/rack-1")["state"] == "failed"
-    assert domains_hold(forewarn)
+    assert domains_are_separate(forewarn)
     plan = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "dry_run": True}).json()
     assert plan["skipped"] == [{"host": "rack-1", "reason": "the host is failed"}]
     assert "rack-1" not in [host for wave in plan["waves"] for host in wave["hosts"]]
@@ -226,12 +226,12 @@ def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(forewarn: S
     assert alone.status == 409
     assert "forewarn host return" in alone.json()["detail"]
     forewarn.advance(timedelta(minutes=10))
-    carried_out(forewarn, ask_one(forewarn, "live-migration", "idle"))
-    assert where(forewarn)["idle"] != "rack-1", "the emptiest host of all has failed"
+    carried_out(forewarn, request_one(forewarn, "live-migration", "idle"))
+    assert hosts_of_vms(forewarn)["idle"] != "rack-1", "the emptiest host of all has failed"
 
 
 def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same(forewarn: Service) -> None:
-    ask(forewarn, "hardware-failure", host="rack-2", type="Reboot")
+    request(forewarn, "hardware-failure", host="rack-2", type="Reboot")
     forewarn.advance(timedelta(minutes=10))
     assert get(forewarn, "vms/web-1")["host"] == "rack-2"
     assert get(forewarn, "vms/web-1")["state"] == "running"
@@ -241,12 +241,12 @@ def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same
 
 
 def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(forewarn: Service) -> None:
-    """Nothing is told of the failure to a VM that does not run; but when it is started, it must run somewhere."""
-    carried_out(forewarn, ask_one(forewarn, "eviction", "solo"))
-    ask(forewarn, "hardware-failure", host="rack-1")
+    """A deallocated VM gets no event for the failure. When it is started, it runs on another host."""
+    carried_out(forewarn, request_one(forewarn, "eviction", "solo"))
+    request(forewarn, "hardware-failure", host="rack-1")
     forewarn.advance("0s")
     assert get(forewarn, "vms/solo")["state"] == "deallocated"
-    ask(forewarn, "start", "solo")
+    request(forewarn, "start", "solo")
     forewarn.advance("0s")
     vm = get(forewarn, "vms/solo")
     assert vm["state"] == "running"

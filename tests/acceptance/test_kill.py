@@ -1,6 +1,6 @@
-"""kill -9 at any moment, again and again, with requests, approvals and polls under way.
+"""kill -9 at random times, while requests, approvals and polls are in progress.
 
-Whatever was acknowledged must be there afterwards: the same ids, no incarnation gone back, each step
+Every acknowledged change must be there afterwards: the same ids, no lower incarnation, each step
 of an event once. Notices are shortened so that starting, settling and ending fall between kills too.
 """
 
@@ -47,7 +47,7 @@ VMS = ["web_0", "web_1", "web_2", "web_3", "db"]
 
 
 class Witness:
-    """Remembers every answer that promised something, whoever got it."""
+    """Records every acknowledged change."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -85,7 +85,7 @@ class Witness:
         with self.lock:
             latest, known = self.documents.get((group, enabling), (-1, b""))
             # Answers to two callers may be handed to their threads the wrong way round: only equal
-            # numbers can be compared here. Whether one went back is asked after the kill, in one thread.
+            # numbers can be compared here. One thread checks after the kill that none has decreased.
             assert incarnation != latest or body == known, "equal incarnations, different documents"
             if incarnation > latest:
                 self.documents[group, enabling] = (incarnation, body)
@@ -114,7 +114,7 @@ def client(service: ServiceProcess, witness: Witness, number: int, stop: threadi
                     connection.request("POST", DOCUMENT, start, {"Metadata": "true"})
                     answered = connection.getresponse()
                     answered.read()
-                    # 400: somebody else's approval came first, and it is over already.
+                    # 400: another approval was first, and the event has already ended.
                     assert answered.status in (200, 400)
                     if answered.status == 200:
                         witness.approval(event["EventId"])
@@ -144,7 +144,7 @@ def check(service: ServiceProcess, witness: Witness) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_acknowledged_is_lost(make_service: Callable[..., ServiceProcess], tmp_path: Path, seed: int) -> None:
+def test_no_acknowledged_change_is_lost(make_service: Callable[..., ServiceProcess], tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311
     witness = Witness()
     numbers = itertools.count(seed * 100_000)
@@ -174,8 +174,8 @@ def test_nothing_acknowledged_is_lost(make_service: Callable[..., ServiceProcess
 
 
 def forget_what_is_over(service: ServiceProcess, witness: Witness) -> None:
-    """Checked once after its end, an event need not be asked for after every further kill."""
-    live = {event["id"] for event in service.all("/v1/events")}
+    """Check an event once after its end, not after every further kill."""
+    live = {event["id"] for event in service.list_all("/v1/events")}
     for event_id in [event_id for event_id in witness.events if event_id not in live]:
         check_history(service, event_id)
         del witness.events[event_id]
@@ -193,7 +193,7 @@ def check_history(service: ServiceProcess, event_id: str) -> None:
 def end(service: ServiceProcess, witness: Witness) -> None:
     """Left alone, the service carries on to the end of every event."""
     for _ in range(100_000):
-        if not service.all("/v1/events"):
+        if not service.list_all("/v1/events"):
             break
     else:
         pytest.fail("events are left over")

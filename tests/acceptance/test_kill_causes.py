@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from acceptance.causes import PATIENT, PREVIEW, advance_to, ask, events, get, say
+from acceptance.causes import PREVIEW, VIRTUAL_TIME, act_on_event, advance_to, events, get, request
 from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Stage:
         return before
 
     def kill_in_the_middle(self, act: Act, wait: Act) -> None:
-        """Begin something, wait, and kill before it is answered."""
+        """Send a request, wait, and kill the service before it responds."""
 
         def attempt() -> None:
             with suppress(OSError, http.client.HTTPException):
@@ -142,13 +142,13 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all have in common: every scope has asked, and the VMs that are to be started are deallocated."""
+    """The common setup: every group has polled, and the VMs to start are deallocated."""
     folder = tmp_path_factory.mktemp("past")
     parts = (part_of_fleet(number, *scene) for number, scene in enumerate(SCENES.items()))
     (folder / "fleet.toml").write_text("".join(parts))
-    stage = Stage(folder, folder / "fleet.toml", *PATIENT)
+    stage = Stage(folder, folder / "fleet.toml", *VIRTUAL_TIME)
     try:
-        ask(stage.service, "eviction", *(f"{name}_0" for name in SCENES if name.startswith("start-")))
+        request(stage.service, "eviction", *(f"{name}_0" for name in SCENES if name.startswith("start-")))
         stage.service.advance("2m")
         seen(stage.service, SPEAKERS)
         assert stage.service.stop() == 0
@@ -163,7 +163,7 @@ def make_stage(past: Path, tmp_path: Path) -> Iterator[MakeStage]:
 
     def make(name: str, *arguments: str) -> Stage:
         shutil.copytree(past, tmp_path / name)
-        stages.append(Stage(tmp_path / name, past / "fleet.toml", *PATIENT, *arguments))
+        stages.append(Stage(tmp_path / name, past / "fleet.toml", *VIRTUAL_TIME, *arguments))
         return stages[-1]
 
     yield make
@@ -240,7 +240,7 @@ SOMETIMES = {"spare-host-added", "not-notified", "postponed", "approved", "cance
 
 
 def check_once(view: dict[str, Any]) -> None:
-    """Every operation is over, and each thing that is told of it was written once."""
+    """Check that every operation has ended, and that each of its history rows was written once."""
     ids = {operation["id"] for operation in view["operations"]}
     about = [row for row in view["history"] if row["operation"] in ids]
     rows = Counter((row["operation"], row["event"], row["kind"]) for row in about if row["kind"] != "spare-host-added")
@@ -268,7 +268,7 @@ def check_once(view: dict[str, Any]) -> None:
 def requests(service: ServiceProcess) -> Iterator[Act]:
     for name, case in SCENES.items():
         target = {"vms": [f"{name}_{number}" for number in range(case.vms)]} if case.vms else {"host": f"{name}-a"}
-        yield partial(ask, service, case.cause, **target, **({"type": case.type} if case.type else {}))
+        yield partial(request, service, case.cause, **target, **({"type": case.type} if case.type else {}))
 
 
 def approvals(service: ServiceProcess, scopes: Iterable[str], most: int | None = None) -> Iterator[Act]:
@@ -282,12 +282,12 @@ def approvals(service: ServiceProcess, scopes: Iterable[str], most: int | None =
 def advice(service: ServiceProcess) -> Iterator[Act]:
     """One is withdrawn, and who was given the other is evicted."""
     for event in events(service, SPEAKERS[f"advice-{EARLY}"], PREVIEW):
-        yield partial(say, service, event["EventId"].lower(), "cancel")
-    yield partial(ask, service, "eviction", f"advice-{DUE}_0")
+        yield partial(act_on_event, service, event["EventId"].lower(), "cancel")
+    yield partial(request, service, "eviction", f"advice-{DUE}_0")
 
 
 def script(service: ServiceProcess) -> Iterator[list[Act]]:
-    """What is done at one moment after the other. The moments are those at which something starts, or is over."""
+    """The actions at each time. The times are those at which an event starts or ends."""
     start = service.now
     yield list(requests(service))
     yield [partial(advance_to, service, start + timedelta(seconds=10))]
@@ -318,7 +318,7 @@ def walk(stage: Stage, rng: random.Random | None = None) -> list[dict[str, Any]]
 
 
 @pytest.mark.deep
-def test_with_kills_everything_takes_the_same_course_as_without(make_stage: MakeStage) -> None:
+def test_the_events_are_the_same_with_and_without_kills(make_stage: MakeStage) -> None:
     calm = walk(make_stage("calm"))
     killed = walk(make_stage("killed"), random.Random(4))  # noqa: S311
     for without, with_kills in zip(calm, killed, strict=True):
@@ -341,7 +341,7 @@ def all_started(view: dict[str, Any]) -> bool:
     return waiting == {"rebalance"} and all(operation["executed_at"] is None for operation in live)
 
 
-def test_what_somebody_works_on_stays_started_over_kills_until_it_is_said_to_be_done(make_stage: MakeStage) -> None:
+def test_a_manual_operation_stays_started_across_kills_until_it_is_marked_done(make_stage: MakeStage) -> None:
     stage = make_stage("manual", "--fabric", "manual")
     service = stage.service
 
@@ -367,7 +367,7 @@ def test_what_somebody_works_on_stays_started_over_kills_until_it_is_said_to_be_
 
 
 class Program:
-    """An operator's program: it notes each order, and ends with the code that it is told, or at once."""
+    """An operator's program: it records each order, and exits with the requested code."""
 
     def __init__(self, folder: Path, *, waits: bool = True) -> None:
         self._folder, self.path = folder, folder / "program"
@@ -413,7 +413,7 @@ exit "$code"
         return Counter((order["operation"], order["again"]) for order in orders)
 
     def end(self) -> None:
-        """Whoever waits goes on."""
+        """Release the waiting programs."""
         for path in self._folder.iterdir():
             with suppress(OSError):  # it is no gate, or nobody waits there
                 if path.is_fifo():
@@ -430,7 +430,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
     found.end()
 
 
-def test_a_program_at_work_outlives_kills_is_run_once_and_its_outcome_is_taken(
+def test_a_running_program_survives_kills_runs_once_and_its_result_is_used(
     make_stage: MakeStage, program: Program
 ) -> None:
     stage = make_stage("command", "--fabric", "command", "--fabric-command", str(program.path))

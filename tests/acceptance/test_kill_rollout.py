@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from acceptance.causes import PATIENT, advance_to, ask, events, get, say
+from acceptance.causes import VIRTUAL_TIME, act_on_event, advance_to, events, get, request
 from acceptance.test_kill import Witness
 from acceptance.test_kill_causes import Program, Stage, check_once, seen, table
 from depth import amount
@@ -50,7 +50,7 @@ class Rollout:
         (folder / "fleet.toml").write_text(FLEET)
         self.program, self.folder = Program(folder), folder
         command = ("--fabric", "command", "--fabric-command", str(self.program.path))
-        self.stage = Stage(folder / "service", folder / "fleet.toml", *PATIENT, *command)
+        self.stage = Stage(folder / "service", folder / "fleet.toml", *VIRTUAL_TIME, *command)
         self.service = self.stage.service
         self.kills: Counter[str] = Counter()
         self.health(WELL)
@@ -157,7 +157,7 @@ def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rol
 
 
 @pytest.mark.parametrize("way", ["somebody says so", "its program fails", "its VMs do not come back"])
-def test_a_rollout_that_was_stopped_stays_so_and_what_was_scheduled_is_withdrawn_once(
+def test_a_stopped_rollout_stays_stopped_and_its_scheduled_events_are_cancelled_once(
     rollout: Rollout, way: str
 ) -> None:
     service, program = rollout.service, rollout.program
@@ -187,7 +187,7 @@ def test_a_rollout_that_was_stopped_stays_so_and_what_was_scheduled_is_withdrawn
     assert over == {bad["id"]: "done" if way == "its VMs do not come back" else "failed", withdrawn["id"]: "cancelled"}
 
 
-def test_a_rollout_stays_paused_and_cancelled_and_starts_what_is_due_over_kills(rollout: Rollout) -> None:
+def test_a_rollout_stays_paused_or_cancelled_and_starts_due_waves_across_kills(rollout: Rollout) -> None:
     service, program = rollout.service, rollout.program
     rollout.turn("pause")
     rollout.kill("paused")
@@ -246,13 +246,13 @@ def policy_fleet() -> str:
 
 def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kills(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(policy_fleet())
-    stage = Stage(tmp_path / "service", tmp_path / "fleet.toml", *PATIENT)
+    stage = Stage(tmp_path / "service", tmp_path / "fleet.toml", *VIRTUAL_TIME)
     service = stage.service
     speakers = {name: address for name, address in ADDRESSES.items() if name not in ("quiet", "set_0", "web-1")}
 
     def approved(cause: str, vm: str) -> None:
-        (operation,) = ask(service, cause, vm)
-        say(service, operation["events"][0]["id"], "approve")
+        (operation,) = request(service, cause, vm)
+        act_on_event(service, operation["events"][0]["id"], "approve")
         service.advance("0s")
 
     def progress(operation: dict[str, Any]) -> str:
@@ -271,18 +271,20 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
         advance_to(service, noon)
         for group, policy in POLICIES.items():
             assert service.control("POST", f"/v1/groups/{group}/policy", policy).status == 200
-        ask(service, "degraded-hardware", host="empty")
+        request(service, "degraded-hardware", host="empty")
         approved("redeploy", "web-0")
         approved("eviction", "spot")
-        late, night, quiet = (ask(service, "host-update", host=f"{vm}-host")[0] for vm in ("late", "night", "quiet"))
-        say(service, late["events"][0]["id"], "postpone", by="2h")
+        late, night, quiet = (
+            request(service, "host-update", host=f"{vm}-host")[0] for vm in ("late", "night", "quiet")
+        )
+        act_on_event(service, late["events"][0]["id"], "postpone", by="2h")
         view = stage.kill_and_compare(speakers)
         assert [host["state"] for host in view["hosts"] if host["name"] == "empty"] == ["degraded"]
-        (restart,) = ask(service, "restart", "web-1")
+        (restart,) = request(service, "restart", "web-1")
         assert restart["status"] == "started", "reboots are approved automatically"
-        (deletion,) = ask(service, "delete", "set_0")
+        (deletion,) = request(service, "delete", "set_0")
         approved("redeploy", "web-2")
-        ask(service, "start", "spot")
+        request(service, "start", "spot")
         service.advance("0s")
         view = stage.kill_and_compare(speakers)
         vms = {vm["name"]: vm for vm in view["vms"]}
@@ -316,7 +318,7 @@ REAL_FLEET = "".join(
 
 
 def client(service: ServiceProcess, witness: Witness, rng: random.Random) -> None:
-    """Asks for anything, polls and approves until the service dies."""
+    """Send random requests, polls and approvals until the service is killed."""
     with suppress(OSError, http.client.HTTPException):
         while True:
             if rng.random() < 0.4:
@@ -372,7 +374,7 @@ def kill_amid_clients(stage: Stage, witness: Witness, rng: random.Random) -> Non
 
 
 @pytest.mark.parametrize("fabric", [pytest.param("simulated", marks=pytest.mark.deep), "command"])
-def test_in_real_time_nothing_that_was_promised_is_lost_and_nothing_is_done_twice(tmp_path: Path, fabric: str) -> None:
+def test_in_real_time_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path, fabric: str) -> None:
     (tmp_path / "fleet.toml").write_text(REAL_FLEET)
     (tmp_path / "health").write_text(WELL)
     program, witness, rng = Program(tmp_path, waits=False), Witness(), random.Random(6)  # noqa: S311

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from depth import amount
-from receiver import Receiver, Reply
+from webhook_receiver import Receiver, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forewarn.testing import ServiceProcess
-    from receiver import Got
+    from webhook_receiver import ReceivedRequest
 
 FLEET = """
 [[vm]]
@@ -48,17 +48,17 @@ def receiver() -> Iterator[Receiver]:
 
 
 def listening(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
-    """A service whose VMs have all asked, so that what is announced waits."""
+    """Start a service whose VMs have all polled, so that every operation has a notice."""
     service = make_service(*OPTIONS, fleet=FLEET)
     for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
         service.request(source=source)
     return service
 
 
-def moody(luck: random.Random) -> Callable[[Got], Reply]:
+def moody(luck: random.Random) -> Callable[[ReceivedRequest], Reply]:
     """Takes some rows, and not others: another time, before the pauses get long."""
 
-    def answer(got: Got) -> Reply:
+    def answer(got: ReceivedRequest) -> Reply:
         if int(got.headers["forewarn-attempt"]) > 7:
             return Reply()
         return luck.choice(
@@ -76,7 +76,7 @@ def moody(luck: random.Random) -> Callable[[Got], Reply]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
+def test_every_row_arrives_once_and_in_order(
     make_service: Callable[..., ServiceProcess], receiver: Receiver, how: str, seed: int
 ) -> None:
     luck = random.Random(seed)  # noqa: S311
@@ -84,7 +84,7 @@ def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
     operations: list[str] = []
     for _ in range(ROUNDS):
-        receiver.answer = moody(luck)
+        receiver.respond = moody(luck)
         operations += [service.request_operation("restart", luck.choice(VMS))["id"] for _ in range(luck.randint(1, 6))]
         enough = len(receiver.got) + luck.randint(1, 15)
         receiver.until(lambda: len(receiver.got) >= enough or receiver_has_all(service, receiver, operations))  # noqa: B023
@@ -93,11 +93,11 @@ def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
         else:
             service.kill()
         service.start(*OPTIONS)
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     expected = history(service, operations)
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output
     taken = [got.id for got in receiver.taken]
     assert set(taken) == set(expected), "every row, and no other"
     assert len({got.event["source"] for got in receiver.got}) == 1
@@ -113,7 +113,7 @@ def history(service: ServiceProcess, operations: list[str]) -> dict[str, str]:
     return {
         str(row["sequence"]): row["group"] or ""
         for operation in operations
-        for row in service.answer(f"/v1/operations/{operation}/history")["history"]
+        for row in service.get_json(f"/v1/operations/{operation}/history")["history"]
     }
 
 
@@ -121,13 +121,13 @@ def receiver_has_all(service: ServiceProcess, receiver: Receiver, operations: li
     return history(service, operations).keys() <= {got.id for got in receiver.taken}
 
 
-def test_killed_while_everything_fails_and_the_receiver_comes_back(
+def test_delivery_resumes_after_kills_during_failures(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     """Nothing was taken before the kill, so after it each row is taken exactly once."""
     service = listening(make_service)
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
-    receiver.answer = lambda _: Reply(503)
+    receiver.respond = lambda _: Reply(503)
     operations: list[str] = []
     for _ in range(5):
         operations += [service.request_operation("restart", vm)["id"] for vm in VMS]
@@ -141,16 +141,16 @@ def test_killed_while_everything_fails_and_the_receiver_comes_back(
     service.start(*OPTIONS)
     operations.append(service.request_operation("restart", "a")["id"])
     for _ in range(1000):
-        if any("refused" in (row["error"] or "") for row in service.all("/v1/webhooks/pager/failures")):
+        if any("refused" in (row["error"] or "") for row in service.list_all("/v1/webhooks/pager/failures")):
             break
     else:
         pytest.fail("nobody has noticed that the receiver is away")
     service.kill()
     receiver.open()
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     service.start(*OPTIONS)
     expected = history(service, operations)
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     assert service.stop() == 0
     taken = [got.id for got in receiver.taken]
     assert taken == sorted(expected, key=int)

@@ -1,4 +1,4 @@
-"""Software with the address built in works unchanged: in a network namespace of its own, which has no way out."""
+"""Software with the built-in address 169.254.169.254 works unchanged, in an isolated network namespace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_client_written_for_azure(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == "approved on 169.254.169.254"
 
 
-def test_an_agent_that_was_told_nothing_finds_it(tmp_path: Path) -> None:
+def test_an_agent_without_configuration_finds_the_endpoint(tmp_path: Path) -> None:
     result = in_namespace(sys.executable, "-c", FINDER, data=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "http://169.254.169.254:80; the link-local address"

@@ -1,4 +1,4 @@
-"""Maintenance windows and postponement, as they are on the wire: NotBefore inside the window, and never earlier."""
+"""Maintenance windows and postponement on the wire: NotBefore is in the window, and never moves earlier."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from acceptance.causes import (
+    act_on_event,
     advance_to,
-    ask,
-    ask_one,
     document,
     event_ids,
     events,
@@ -19,8 +18,9 @@ from acceptance.causes import (
     get,
     history,
     incarnation,
+    request,
+    request_one,
     rfc1123,
-    say,
     statuses,
 )
 from forewarn.testing import Service
@@ -64,7 +64,7 @@ FLEET = (
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with Service(FLEET, listening=False) as found:
+    with Service(FLEET, enable_groups=False) as found:
         for name in GROUPS:
             if name != "silent":
                 document(found, address(name))
@@ -81,7 +81,7 @@ def at(service: Service, hour: int, minute: int = 0) -> datetime:
 
 
 def update(service: Service, group: str, **asked: Any) -> dict[str, Any]:
-    return ask_one(service, "host-update", host=f"{group}-0-host", **asked)
+    return request_one(service, "host-update", host=f"{group}-0-host", **asked)
 
 
 def not_before(service: Service, group: str) -> str:
@@ -109,13 +109,13 @@ def test_routine_work_waits_for_the_window_and_starts_as_it_opens(service: Servi
     assert incarnation(service, address("wait")) == 2
 
 
-def test_in_an_open_window_the_notice_alone_counts_unless_the_window_closes_before_it_is_over(
+def test_in_an_open_window_the_notice_decides_unless_the_window_closes_first(
     service: Service,
 ) -> None:
     two = at(service, 2)
     first = update(service, "inside")
     assert not_before(service, "inside") == rfc1123(two + FIFTEEN)
-    say(service, first["events"][0]["id"], "cancel")
+    act_on_event(service, first["events"][0]["id"], "cancel")
     at(service, 5, 45)
     update(service, "inside")
     assert not_before(service, "inside") == rfc1123(two + DAY), "at 06:00 the window is closed"
@@ -134,15 +134,15 @@ def test_in_an_open_window_the_notice_alone_counts_unless_the_window_closes_befo
     ],
     ids=["migration", "degraded soon", "degraded", "repair", "user", "insisted", "insisted twice"],
 )
-def test_what_can_wait_keeps_to_windows_and_what_cannot_or_is_insisted_on_does_not(
+def test_urgent_causes_and_overrides_ignore_windows(
     service: Service, cause: str, hours: float, asked: dict[str, Any]
 ) -> None:
     noon = at(service, 12)
-    operation = ask_one(service, cause, **asked)
+    operation = request_one(service, cause, **asked)
     assert not_before(service, "causes") == rfc1123(noon + hours * HOUR)
     insisted = "override: a start outside the maintenance windows"
     assert (insisted in str(history(service, operation))) == ("overrides" in asked)
-    say(service, operation["events"][0]["id"], "cancel")
+    act_on_event(service, operation["events"][0]["id"], "cancel")
 
 
 def test_a_window_is_in_the_time_of_its_zone(service: Service) -> None:
@@ -155,20 +155,20 @@ def test_a_window_is_in_the_time_of_its_zone(service: Service) -> None:
     assert not_before(service, "berlin") == rfc1123(first.astimezone(UTC))
 
 
-def test_on_a_shared_host_it_is_the_first_moment_in_the_windows_of_all(service: Service) -> None:
+def test_on_a_shared_host_not_before_is_the_first_time_in_all_windows(service: Service) -> None:
     noon = at(service, 12)
-    ask(service, "host-update", host="shared-1")
+    request(service, "host-update", host="shared-1")
     assert not_before(service, "together") == not_before(service, "morning") == rfc1123(noon + 17 * HOUR)
 
 
-def test_windows_without_a_common_moment_are_refused_and_can_be_overridden(service: Service) -> None:
+def test_windows_without_a_common_time_are_rejected_and_can_be_overridden(service: Service) -> None:
     noon = at(service, 12)
     before = everything(service, address("insist"), address("noon"))
     refused = service.control("POST", "/v1/operations", {"cause": "host-update", "host": "shared-2"})
     assert (refused.status, refused.json()["title"]) == (409, "Conflict")
     assert all(word in refused.json()["detail"] for word in ("insist", "noon", "shared-2", "--override-windows"))
     assert everything(service, address("insist"), address("noon")) == before
-    ask(service, "host-update", host="shared-2", overrides=["windows"])
+    request(service, "host-update", host="shared-2", overrides=["windows"])
     assert not_before(service, "insist") == not_before(service, "noon") == rfc1123(noon + FIFTEEN)
 
 
@@ -180,7 +180,7 @@ def test_a_group_may_approve_outside_its_window(service: Service) -> None:
     assert statuses(service, address("early")) == {"early-0": "Started"}
 
 
-def test_a_group_that_is_not_told_has_its_window_all_the_same(service: Service) -> None:
+def test_the_window_of_a_group_without_notice_applies_too(service: Service) -> None:
     noon = at(service, 12)
     operation = update(service, "silent")
     assert operation["not_notified"] == {"silent": "silent has never polled"}
@@ -192,7 +192,7 @@ def test_a_group_that_is_not_told_has_its_window_all_the_same(service: Service) 
     assert get(service, f"operations/{operation['id']}")["status"] == "started"
 
 
-def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Service) -> None:
+def test_a_new_window_applies_to_scheduled_operations_too(service: Service) -> None:
     noon = at(service, 12)
     operation = update(service, "changed")
     assert not_before(service, "changed") == rfc1123(noon + FIFTEEN)
@@ -208,11 +208,11 @@ def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Se
 # --- Postponement ---------------------------------------------------------------------------------------
 
 
-def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Service) -> None:
+def test_a_postponed_event_keeps_its_id_and_starts_later_in_a_window(service: Service) -> None:
     noon, opens = at(service, 12), service.now + 14 * HOUR
     operation = update(service, "later")
     (event_id,) = event_ids(operation).values()
-    # What is asked for, and what it comes to: at 07:00 the window is closed, so it is the next one.
+    # The request and the result: at 07:00 the window is closed, so NotBefore is in the next one.
     for count, (asked, moment) in enumerate(
         (
             ({"by": "90m"}, opens + 1.5 * HOUR),
@@ -222,7 +222,7 @@ def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Servi
         ),
         start=2,
     ):
-        assert datetime.fromisoformat(say(service, event_id, "postpone", **asked)["not_before"]) == moment
+        assert datetime.fromisoformat(act_on_event(service, event_id, "postpone", **asked)["not_before"]) == moment
         (event,) = events(service, address("later"))
         assert (event["EventId"].lower(), event["EventStatus"]) == (event_id, "Scheduled")
         assert event["NotBefore"] == rfc1123(moment)
@@ -241,9 +241,9 @@ def test_without_windows_it_is_postponed_to_the_second_and_up_to_the_deadline(se
     operation = update(service, "free", postpone_deadline="3h")
     assert datetime.fromisoformat(operation["postpone_deadline"]) == now + 3 * HOUR
     (event_id,) = event_ids(operation).values()
-    say(service, event_id, "postpone", by="1s")
+    act_on_event(service, event_id, "postpone", by="1s")
     assert not_before(service, "free") == rfc1123(now + FIFTEEN + timedelta(seconds=1))
-    say(service, event_id, "postpone", until="3h")
+    act_on_event(service, event_id, "postpone", until="3h")
     assert not_before(service, "free") == rfc1123(now + 3 * HOUR)
     refused = service.control("POST", f"/v1/events/{event_id}/postpone", {"by": "1s"})
     assert (refused.status, refused.json()["title"]) == (409, "Conflict")

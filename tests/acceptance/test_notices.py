@@ -1,4 +1,4 @@
-"""Notices: how long beforehand who is told, what may be asked for, and when nobody is told at all."""
+"""Notices: their durations, the allowed requests, and groups without notice."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import (
-    ask,
-    ask_one,
+    act_on_event,
     document,
     event_ids,
     events,
@@ -17,8 +16,9 @@ from acceptance.causes import (
     get,
     history,
     incarnation,
+    request,
+    request_one,
     rfc1123,
-    say,
     statuses,
 )
 from forewarn.settings import SETTINGS
@@ -51,7 +51,7 @@ FLEET = "".join(
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with Service(FLEET, listening=False) as found:
+    with Service(FLEET, enable_groups=False) as found:
         for name in VMS:
             if name != "silent":
                 document(found, address(name))
@@ -75,16 +75,16 @@ def in_seconds(length: timedelta) -> str:
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("more", [timedelta(0), SECOND, timedelta(days=3)], ids=["least", "a second more", "days"])
-def test_a_notice_may_be_as_long_as_one_likes(service: Service, cause: str, more: timedelta) -> None:
-    operation = ask_one(service, cause, **target(cause), notice=in_seconds(LEAST[cause] + more))
+def test_a_notice_can_be_longer_than_the_minimum(service: Service, cause: str, more: timedelta) -> None:
+    operation = request_one(service, cause, **target(cause), notice=in_seconds(LEAST[cause] + more))
     (event,) = events(service, address(cause))
     assert event["NotBefore"] == rfc1123(service.now + LEAST[cause] + more)
     assert "override" not in str(history(service, operation))
-    say(service, event["EventId"], "cancel")
+    act_on_event(service, event["EventId"], "cancel")
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_a_notice_below_the_least_is_refused_with_what_would_be_right(service: Service, cause: str) -> None:
+def test_a_notice_below_the_minimum_is_rejected_with_the_minimum(service: Service, cause: str) -> None:
     before = everything(service, address(cause))
     short = in_seconds(LEAST[cause] - SECOND)
     body = {"cause": cause, **target(cause), "notice": short, "overrides": ["windows"]}
@@ -97,29 +97,31 @@ def test_a_notice_below_the_least_is_refused_with_what_would_be_right(service: S
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_an_override_makes_it_shorter_and_is_written_to_history(service: Service, cause: str) -> None:
-    operation = ask_one(service, cause, **target(cause), notice="20s", overrides=["notice"])
+    operation = request_one(service, cause, **target(cause), notice="20s", overrides=["notice"])
     (event,) = events(service, address(cause))
     assert (event["EventStatus"], event["NotBefore"]) == ("Scheduled", rfc1123(service.now + 20 * SECOND))
     ((what, why),) = [row for row in history(service, operation) if row[0] == "requested"]
     assert what == "requested"
     assert (why or "").endswith("notice 20s; override: a notice shorter than the minimum of its type")
-    say(service, event["EventId"], "cancel")
+    act_on_event(service, event["EventId"], "cancel")
 
 
 def test_an_override_may_leave_no_notice_at_all(service: Service) -> None:
-    ask(service, "restart", "at-once", notice="0s", overrides=["notice"])
+    request(service, "restart", "at-once", notice="0s", overrides=["notice"])
     assert statuses(service, address("at-once")) == {"at-once": "Started"}
     assert incarnation(service, address("at-once")) == 1, "it is added as it is"
 
 
-# --- Who is not told ------------------------------------------------------------------------------------
+# --- Groups without notice ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cause", ["restart", "host-update", "live-migration", "redeploy"])
-def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Service, cause: str) -> None:
+def test_a_group_that_never_polled_gets_no_notice_and_the_operation_starts_at_once(
+    service: Service, cause: str
+) -> None:
     asked = {"host": get(service, "vms/silent")["host"]} if cause in OF_HOST else {"vms": ["silent"]}
-    expected = ask_one(service, cause, **asked, dry_run=True)
-    operation = ask_one(service, cause, **asked)
+    expected = request_one(service, cause, **asked, dry_run=True)
+    operation = request_one(service, cause, **asked)
     words = "silent has never polled"
     assert expected["not_notified"] == operation["not_notified"] == {"silent": words}
     assert (operation["events"], operation["status"]) == ([], "started")
@@ -129,17 +131,17 @@ def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Servi
     assert get(service, f"operations/{operation['id']}")["status"] == "done"
 
 
-@pytest.mark.forewarn(fleet=FLEET, listening=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default)
-def test_who_has_not_asked_for_a_day_gets_no_notice(forewarn: Service) -> None:
+@pytest.mark.forewarn(fleet=FLEET, enable_groups=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default)
+def test_a_group_that_has_not_polled_for_a_day_gets_no_notice(forewarn: Service) -> None:
     document(forewarn, address("restart"))
     document(forewarn, address("redeploy"))
     forewarn.advance(timedelta(hours=12))
     document(forewarn, address("redeploy"))
     forewarn.advance(timedelta(hours=12, minutes=30))
-    operation = ask_one(forewarn, "restart", "restart")
+    operation = request_one(forewarn, "restart", "restart")
     assert operation["not_notified"] == {"restart": "restart has not polled for 1d30m"}
     assert operation["status"] == "started"
-    assert ask_one(forewarn, "redeploy", "redeploy")["not_notified"] == {}
+    assert request_one(forewarn, "redeploy", "redeploy")["not_notified"] == {}
     assert document(forewarn, address("restart")) == {"DocumentIncarnation": 0, "Events": []}, "it begins anew"
 
 
@@ -173,32 +175,32 @@ def house() -> Iterator[Service]:
         yield found
 
 
-def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house: Service) -> None:
+def test_the_number_of_pending_user_operations_of_a_group_is_limited(house: Service) -> None:
     def too_many(*names: str) -> str:
         house.advance("0s")  # what the fabric has reported is written
         before = everything(house, WEB, READY)
         refused = house.control("POST", "/v1/operations", {"cause": "restart", "vms": list(names)})
         assert (refused.status, refused.json()["title"]) == (409, "Conflict")
-        assert everything(house, WEB, READY) == before, "all that was asked for, or nothing"
+        assert everything(house, WEB, READY) == before, "all requested operations, or none"
         return str(refused.json()["detail"])
 
     assert too_many("web-0", "web-1", "web-2").startswith("web has 2 pending user operations")
-    first = ask_one(house, "restart", "web-0")
-    ask(house, "redeploy", "web-1")
+    first = request_one(house, "restart", "web-0")
+    request(house, "redeploy", "web-1")
     too_many("web-2")
     too_many("web-0")
-    ask(house, "host-update", host="web-3-host")  # the platform's are not counted
-    ask(house, "redeploy", "ready-1")  # nor another group's
-    say(house, first["events"][0]["id"], "approve")
-    ask(house, "restart", "web-2")  # what has started is not pending
+    request(house, "host-update", host="web-3-host")  # the platform's are not counted
+    request(house, "redeploy", "ready-1")  # nor another group's
+    act_on_event(house, first["events"][0]["id"], "approve")
+    request(house, "restart", "web-2")  # what has started is not pending
     too_many("web-3")
     house.advance(15 * MINUTE)
-    ask(house, "restart", "web-3", "web-0")
+    request(house, "restart", "web-3", "web-0")
 
 
-def test_how_long_an_event_stays_started_is_a_setting_of_each_cause(house: Service) -> None:
+def test_the_settle_time_is_a_setting_of_each_cause(house: Service) -> None:
     for cause, name in (("restart", "web-0"), ("redeploy", "web-1")):
-        say(house, next(iter(event_ids(ask_one(house, cause, name)).values())), "approve")
+        act_on_event(house, next(iter(event_ids(request_one(house, cause, name)).values())), "approve")
     house.advance(MINUTE - SECOND)
     assert statuses(house, WEB) == {"web-0": "Started", "web-1": "Started"}
     house.advance(SECOND)
@@ -207,12 +209,12 @@ def test_how_long_an_event_stays_started_is_a_setting_of_each_cause(house: Servi
     assert statuses(house, WEB) == {}
 
 
-def test_automatic_approval_starts_what_users_ask_for_at_once(house: Service) -> None:
+def test_automatic_approval_starts_user_operations_at_once(house: Service) -> None:
     """Of the kinds that the group has named; and no work of the platform."""
-    operation = ask_one(house, "restart", "ready-0")
+    operation = request_one(house, "restart", "ready-0")
     assert document(house, READY)["DocumentIncarnation"] == 1, "it is added as it is"
     assert statuses(house, READY) == {"ready-0": "Started"}
     assert ("approved", "automatic approval") in history(house, operation)
-    ask(house, "redeploy", "ready-1")
-    ask(house, "host-update", host="ready-2-host", type="Reboot")
+    request(house, "redeploy", "ready-1")
+    request(house, "host-update", host="ready-2-host", type="Reboot")
     assert statuses(house, READY) == {"ready-0": "Started", "ready-1": "Scheduled", "ready-2": "Scheduled"}

@@ -1,4 +1,4 @@
-"""Scenarios as a user plays them: a real service, and the command line."""
+"""Scenarios with a real service and the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import foreground
-from command_line import typed
+from command_line import run_command
 from forewarn.scenarios import library
 from forewarn.testing.client import COMMAND, DOCUMENT
 
@@ -64,35 +64,35 @@ def fleet_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", library.names())
-def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -> None:
+def test_every_built_in_scenario_runs_to_its_end(name: str, make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=fleet_of(name))
     who = ("--group", "workers") if name == "scale-in" else ()
-    played = typed(service, "scenario", "run", name, "--enable", *who)
+    played = run_command(service, "scenario", "run", name, "--enable", *who)
     assert (played.returncode, played.stderr) == (0, ""), played.stdout
     title, *steps, verdict = played.stdout.splitlines()
-    (run,) = service.answer("/v1/runs")["runs"]
+    (run,) = service.get_json("/v1/runs")["runs"]
     assert (run["status"], run["scenario"], run["started_by"]) == ("passed", name, "admin")
     assert title.startswith(run["title"])
     assert [line[0] for line in steps] == ["✓"] * len(run["steps"])
     assert verdict.startswith(f"Passed: {len(steps)} steps in ")
-    assert service.answer("/v1/events")["events"] == []
+    assert service.get_json("/v1/events")["events"] == []
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output
 
 
-def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> None:
+def test_on_the_system_clock_only_the_run_is_faster(make_service: Make) -> None:
     service = make_service(fleet=FLEET)
     service.document()
     other = service.request_operation("restart", "web-1")["events"][0]
-    played = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
+    played = run_command(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
     assert played.returncode == 0, played.stdout
     run = json.loads(played.stdout)
     assert (run["status"], run["speed"], run["vms"]) == ("passed", 900, ["web-0"])
-    assert service.answer(f"/v1/events/{other['id']}")["status"] == "scheduled"
+    assert service.get_json(f"/v1/events/{other['id']}")["status"] == "scheduled"
 
 
 class Application(threading.Thread):
-    """Waits for its document to change; if it is eager, it approves whatever comes."""
+    """An application that waits for changes of its document. If it is eager, it approves every event."""
 
     def __init__(self, service: ServiceProcess, *, eager: bool) -> None:
         super().__init__(daemon=True)
@@ -121,20 +121,20 @@ def test_an_application_that_approves_at_once_breaks_nothing(name: str, make_ser
     service = make_service(fleet=FLEET)
     application = Application(service, eager=True)
     application.start()
-    played = typed(service, "scenario", "run", name, "--vm", "web-0", "--speed", "300")
+    played = run_command(service, "scenario", "run", name, "--vm", "web-0", "--speed", "300")
     assert played.returncode == 0, played.stdout
     assert len(application.approved) == 1
     assert ("– cancel" in played.stdout) == (name == "cancelled-maintenance")
 
 
-def test_an_application_that_is_to_see_it_sees_every_step_however_fast_the_clock_is_moved(make_service: Make) -> None:
+def test_an_application_in_seen_by_sees_every_step(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     application = Application(service, eager=False)
     application.start()
-    played = typed(service, "scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
+    played = run_command(service, "scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
     assert played.returncode == 0, played.stdout + played.stderr
     assert [statuses for statuses, _ in groupby(application.seen)] == [[], ["Scheduled"], ["Started"], []]
-    refused = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
+    refused = run_command(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
     assert (refused.returncode, "Unknown VM 'web-9'" in refused.stderr) == (3, True)
 
 
@@ -142,27 +142,27 @@ def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     file = tmp_path / "mine.toml"
     file.write_text(MINE)
-    played = typed(service, "scenario", "run", str(file), "--vm", "web-0", "--enable")
+    played = run_command(service, "scenario", "run", str(file), "--vm", "web-0", "--enable")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         0,
         "Passed: 3 steps in 25m on the service's clock.",
     )
     file.write_text(MINE.replace('"Reboot"', '"Freeze"'))
-    played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
+    played = run_command(service, "scenario", "run", str(file), "--vm", "web-0")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         1,
         "Failed at step 1, restart: web-0: expected type 'Freeze', got 'Reboot'.",
     )
     file.write_text(MINE.replace("restart", "rstart"))
-    played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
+    played = run_command(service, "scenario", "run", str(file), "--vm", "web-0")
     assert played.returncode == 2
     assert f"{file}:4: step[0].do: 'rstart' is not one of" in played.stderr
     assert "Did you mean 'restart'?" in played.stderr
-    played = typed(service, "scenario", "run", str(tmp_path / "none.toml"))
+    played = run_command(service, "scenario", "run", str(tmp_path / "none.toml"))
     assert (played.returncode, "No such file" in played.stderr) == (2, True)
 
 
-def test_what_is_needed_is_said(make_service: Make) -> None:
+def test_the_error_lists_what_the_scenario_needs(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     for arguments, code, words in (
         (("user-reboot",), 2, "the fleet has more than one choice. Choose with --vm: web-0, web-1."),
@@ -172,13 +172,13 @@ def test_what_is_needed_is_said(make_service: Make) -> None:
         (("user-rebot", "--vm", "web-0"), 3, "Unknown scenario 'user-rebot'. Did you mean 'user-reboot'?"),
         (("user-reboot", "--vm", "web-0", "--speed", "0"), 2, "0"),
     ):
-        played = typed(service, "scenario", "run", *arguments)
+        played = run_command(service, "scenario", "run", *arguments)
         assert (played.returncode, played.stdout) == (code, ""), arguments
         assert words in played.stderr
-    assert service.answer("/v1/runs")["runs"] == []
+    assert service.get_json("/v1/runs")["runs"] == []
 
 
-def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: Make) -> None:
+def test_ctrl_c_stops_the_run_and_cancels_its_scheduled_events(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     command = [*COMMAND, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"]
@@ -190,7 +190,7 @@ def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: M
         assert len(service.document()["Events"]) == 1
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=60)
-    (run,) = service.answer("/v1/runs")["runs"]
+    (run,) = service.get_json("/v1/runs")["runs"]
     assert (watching.returncode, said) == (130, f"Run {run['id']} was stopped. Its scheduled events were cancelled.\n")
     assert run["status"] == "stopped"
     assert service.document()["Events"] == []
@@ -211,7 +211,7 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
                 shown += part
     os.close(ours)
     assert watching.returncode == 0
-    (run,) = service.answer("/v1/runs")["runs"]
+    (run,) = service.get_json("/v1/runs")["runs"]
     for words in (
         f"A user restarts the VM: web-0 (run {run['id']})",
         "until Started, within 15m",
@@ -220,27 +220,27 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
         assert words in shown.decode()
 
 
-def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
+def test_another_client_can_stop_a_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
-    second = typed(service, "scenario", "run", "user-reboot", "--vm", "web-1")
+    second = run_command(service, "scenario", "run", "user-reboot", "--vm", "web-1")
     assert (second.returncode, f"forewarn scenario stop {run['id']}" in second.stderr) == (4, True)
-    stopped = typed(service, "scenario", "stop", run["id"])
+    stopped = run_command(service, "scenario", "stop", run["id"])
     assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario was stopped.\n")
-    again = typed(service, "scenario", "stop", run["id"])
+    again = run_command(service, "scenario", "stop", run["id"])
     assert (again.returncode, "has ended (stopped)" in again.stderr) == (4, True)
-    assert typed(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
+    assert run_command(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
 
 
 def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, Any]:
     """The run once that step is under way."""
     while True:
-        run: dict[str, Any] = service.answer(f"/v1/runs/{run_id}")
+        run: dict[str, Any] = service.get_json(f"/v1/runs/{run_id}")
         if run["steps"][number]["status"] != "waiting":
             return run
 
 
-def test_a_fault_of_a_scenario_strikes_its_vms_and_ends_with_it(make_service: Make) -> None:
+def test_a_fault_of_a_scenario_affects_its_vms_and_ends_with_the_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", "--allow-faults", fleet=FLEET)
     text = 'title = "t"\n[[step]]\nfault = { kind = "500", count = 2 }\n[[step]]\nwait = "1m"\n'
     text += '[[step]]\nfault = { kind = "410", count = 9 }\n[[step]]\nwait = "1m"\n'
@@ -252,23 +252,23 @@ def test_a_fault_of_a_scenario_strikes_its_vms_and_ends_with_it(make_service: Ma
     run = service.control("POST", "/v1/runs", {"text": text.replace("500", "429"), **SLOW}).json()
     until_step(service, run["id"], 1)
     service.control("POST", f"/v1/runs/{run['id']}/stop")
-    assert (service.request().status, service.answer("/v1/faults")["faults"]) == (200, [])
+    assert (service.request().status, service.get_json("/v1/faults")["faults"]) == (200, [])
 
 
-def test_where_faults_are_not_allowed_such_a_run_is_refused(make_service: Make) -> None:
+def test_without_allow_faults_such_a_run_is_rejected(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     text = 'title = "t"\n[[step]]\nfault = { kind = "500" }\n'
     refused = service.control("POST", "/v1/runs", {"text": text, **SLOW})
     assert (refused.status, "--allow-faults" in refused.json()["detail"]) == (403, True)
 
 
-def test_a_restart_ends_runs_and_what_they_caused_goes_on(make_service: Make) -> None:
+def test_a_restart_ends_runs_but_their_operations_continue(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
     until_step(service, run["id"], 1)
     service.kill()
     service.start("--clock", "virtual")
-    assert service.answer("/v1/runs")["runs"] == []
+    assert service.get_json("/v1/runs")["runs"] == []
     assert [event["EventType"] for event in service.document()["Events"]] == ["Reboot"]
 
 
@@ -277,15 +277,15 @@ def test_a_stop_of_the_service_does_not_wait_for_a_run(make_service: Make) -> No
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
     until_step(service, run["id"], 1)
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
-    assert "never" not in service.greeting
+    assert "Traceback" not in service.output
+    assert "never" not in service.output
 
 
-def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service: Make) -> None:
+def test_the_api_lists_scenarios_and_explains_an_invalid_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
-    listed = service.all("/v1/scenarios")
+    listed = service.list_all("/v1/scenarios")
     assert [each["name"] for each in listed] == library.names()
-    whole = service.answer("/v1/scenarios/live-migration")
+    whole = service.get_json("/v1/scenarios/live-migration")
     assert whole["text"] == library.text("live-migration")
     assert whole["steps"][1] == {
         "title": "until Started, within 15m",
@@ -309,7 +309,7 @@ def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service:
     for _ in range(3):
         ids.append(service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()["id"])
         service.control("POST", f"/v1/runs/{ids[-1]}/stop")
-    first = service.answer("/v1/runs?limit=2")
+    first = service.get_json("/v1/runs?limit=2")
     assert [run["id"] for run in first["runs"]] == [ids[2], ids[1]]
-    second = service.answer(f"/v1/runs?limit=2&cursor={first['next']}")
+    second = service.get_json(f"/v1/runs?limit=2&cursor={first['next']}")
     assert ([run["id"] for run in second["runs"]], second["next"]) == ([ids[0]], None)

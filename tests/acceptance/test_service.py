@@ -1,4 +1,4 @@
-"""`forewarn up` as its operator meets it: starting, stopping, a full disk, a second one, what is left behind."""
+"""`forewarn up`: start, stop, a full disk, a second service, and the files that it leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ address = "127.0.0.2"
 
 
 def held_get(service: ServiceProcess) -> tuple[threading.Thread, list[Any]]:
-    """A GET that the service holds back, in a thread; the answer arrives in the list."""
+    """Send a delayed GET in a thread. The response is added to the list."""
     answers: list[Any] = []
     connected = threading.Event()
 
@@ -55,7 +55,7 @@ def held_get(service: ServiceProcess) -> tuple[threading.Thread, list[Any]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_answers_what_is_under_way_and_loses_nothing(
+def test_a_stop_completes_open_requests_and_loses_nothing(
     make_service: Callable[..., ServiceProcess], number: signal.Signals
 ) -> None:
     service = make_service("--first-get-delay", "1h")
@@ -84,7 +84,7 @@ def test_with_no_fleet_there_is_this_machine(make_service: Callable[..., Service
     assert service.document()["Events"][0]["Resources"] == [name]
 
 
-def test_a_second_service_over_the_same_data_is_refused(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_second_service_over_the_same_data_is_rejected(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     second = service.cli("up")
     assert second.returncode == 4
@@ -93,7 +93,7 @@ def test_a_second_service_over_the_same_data_is_refused(make_service: Callable[.
     service.document()
 
 
-def test_a_port_that_is_taken_is_said_plainly(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_port_in_use_is_a_clear_error(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     taken = "{}:{}".format(*service.metadata_address)
     second = service.cli("up", "--metadata", taken, "--data", ":memory:")
@@ -101,14 +101,14 @@ def test_a_port_that_is_taken_is_said_plainly(make_service: Callable[..., Servic
     assert f"Cannot listen on {taken}: another program uses this port." in second.stderr
 
 
-def test_an_address_this_machine_lacks_is_said_plainly(make_service: Callable[..., ServiceProcess]) -> None:
+def test_an_address_that_the_machine_lacks_is_a_clear_error(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     second = service.cli("up", "--metadata", "192.0.2.1:8169", "--data", ":memory:")
     assert second.returncode == 2
     assert "ip address add 192.0.2.1/32 dev lo" in second.stderr
 
 
-def test_a_damaged_database_is_refused_and_kept(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_damaged_database_is_rejected_and_kept(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     service.stop()
     database = Path(service.data) / "forewarn.db"
@@ -120,13 +120,13 @@ def test_a_damaged_database_is_refused_and_kept(make_service: Callable[..., Serv
     assert database.read_bytes() == b"\0" * 5000
 
 
-def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., ServiceProcess]) -> None:
+def test_with_a_full_disk_changes_get_503_and_reads_work(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     service.document()
     event = service.request_operation("restart", "one")["events"][0]["id"]
     assert service.process is not None
     pid = service.process.pid
-    # No file may grow: to the service that is a full disk, whoever runs this.
+    # No file may grow: for the service that is a full disk, also as root.
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     refused = service.approve(event)
     assert refused.status == 503
@@ -155,7 +155,7 @@ def test_the_clients_file_is_for_the_owner_alone_and_the_token_is_needed(
     assert service.control("GET", "/healthz", token="").json()["status"] == "ok"
 
 
-def test_virtual_time_stands_still_and_is_kept(make_service: Callable[..., ServiceProcess]) -> None:
+def test_virtual_time_does_not_run_and_is_stored(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual")
     start = service.now
     service.advance("3h")
@@ -199,7 +199,7 @@ def test_vms_with_addresses_of_their_own(make_service: Callable[..., ServiceProc
         service.connect(address)
 
 
-def test_a_fleet_whose_address_is_taken_is_not_applied(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_fleet_with_an_address_in_use_is_not_applied(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -211,7 +211,9 @@ def test_a_fleet_whose_address_is_taken_is_not_applied(make_service: Callable[..
     assert [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]] == ["one", "two"]
 
 
-def test_a_service_in_memory_is_found_and_keeps_nothing(make_service: Callable[..., ServiceProcess]) -> None:
+def test_the_command_line_finds_a_service_in_memory_which_stores_nothing(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
     service = make_service()
     memory = ServiceProcess(service.folder)
     memory.start("--data", ":memory:", "--clock", "virtual")

@@ -1,4 +1,4 @@
-"""Shared hardware: one event per scope, and no start until every scope has approved or is due."""
+"""Shared hosts: one event per group, and no start until every group has approved or is due."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.causes import (
-    ask_one,
+    act_on_event,
     document,
     event_ids,
     events,
     get,
     history,
     incarnation,
+    request_one,
     rfc1123,
-    say,
     statuses,
 )
 
@@ -56,7 +56,7 @@ address = "127.0.0.40"
 """
 
 
-pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
+pytestmark = pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ SCHEDULED = [{"web-0,web-1": "Scheduled"}, {"mail_0": "Scheduled"}, {"solo": "Sc
 STARTED = [{"web-0,web-1": "Started"}, {"mail_0": "Started"}, {"solo": "Started"}]
 
 
-def test_each_scope_is_told_of_its_own_vms_alone_and_the_start_waits_for_the_last_approval(service: Service) -> None:
+def test_each_group_sees_only_its_own_vms_and_the_start_waits_for_the_last_approval(service: Service) -> None:
     document(service, SOLO)
-    operation = ask_one(service, "host-update", host="shared")
+    operation = request_one(service, "host-update", host="shared")
     assert all_statuses(service) == SCHEDULED
     due = rfc1123(service.now + FIFTEEN)
     assert {event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(service, address)} == {due}
@@ -96,9 +96,9 @@ def test_each_scope_is_told_of_its_own_vms_alone_and_the_start_waits_for_the_las
     assert [incarnation(service, address) for address in (WEB, MAIL, SOLO, AWAY)] == [2, 2, 2, 0]
 
 
-def test_who_does_not_approve_is_waited_for_until_not_before(service: Service) -> None:
+def test_the_start_waits_until_not_before_for_a_group_without_approval(service: Service) -> None:
     document(service, SOLO)
-    ids = event_ids(ask_one(service, "emergency-repair", host="shared"))
+    ids = event_ids(request_one(service, "emergency-repair", host="shared"))
     service.approve(ids["web"], source=WEB)
     service.approve(ids["mail"], source=MAIL)
     service.advance(FIFTEEN - timedelta(seconds=1))
@@ -107,36 +107,36 @@ def test_who_does_not_approve_is_waited_for_until_not_before(service: Service) -
     assert all_statuses(service) == STARTED
 
 
-def test_cancelling_the_event_of_one_scope_withdraws_those_of_all(service: Service) -> None:
+def test_cancelling_the_event_of_one_group_cancels_those_of_all(service: Service) -> None:
     document(service, SOLO)
-    ids = event_ids(ask_one(service, "live-migration", "web-0", "web-1", "mail_0", "solo"))
+    ids = event_ids(request_one(service, "live-migration", "web-0", "web-1", "mail_0", "solo"))
     assert all_statuses(service) == SCHEDULED
-    say(service, ids["mail"], "cancel")
+    act_on_event(service, ids["mail"], "cancel")
     assert all_statuses(service) == [{}, {}, {}]
     assert [incarnation(service, address) for address in (WEB, MAIL, SOLO)] == [2, 2, 2]
 
 
-def test_who_has_never_asked_is_not_waited_for_and_that_is_said(service: Service) -> None:
-    expected = ask_one(service, "host-update", host="shared", dry_run=True)
-    operation = ask_one(service, "host-update", host="shared")
+def test_the_start_does_not_wait_for_a_group_that_never_polled(service: Service) -> None:
+    expected = request_one(service, "host-update", host="shared", dry_run=True)
+    operation = request_one(service, "host-update", host="shared")
     words = {"solo": "solo has never polled"}
     assert expected["not_notified"] == operation["not_notified"] == words
     assert ("not-notified", words["solo"]) in history(service, operation)
     ids = event_ids(operation)
     assert sorted(ids) == ["mail", "web"]
-    say(service, ids["web"], "approve")
+    act_on_event(service, ids["web"], "approve")
     assert statuses(service, WEB) == {"web-0,web-1": "Scheduled"}
-    say(service, ids["mail"], "approve")
+    act_on_event(service, ids["mail"], "approve")
     assert statuses(service, WEB) == {"web-0,web-1": "Started"}
     assert document(service, SOLO) == {"DocumentIncarnation": 0, "Events": []}, "it begins to listen only now"
 
 
-def test_what_one_scope_has_postponed_starts_later_for_all_that_have_not_approved(service: Service) -> None:
+def test_a_postponement_by_one_group_applies_to_all_groups_without_approval(service: Service) -> None:
     document(service, SOLO)
     due = service.now + FIFTEEN
-    ids = event_ids(ask_one(service, "host-update", host="shared"))
+    ids = event_ids(request_one(service, "host-update", host="shared"))
     service.approve(ids["web"], source=WEB)
-    say(service, ids["mail"], "postpone", by="1h")
+    act_on_event(service, ids["mail"], "postpone", by="1h")
     moments = [event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(service, address)]
     later = rfc1123(due + timedelta(hours=1))
     assert moments == [rfc1123(due), later, later], "who has approved has promised for its own moment"

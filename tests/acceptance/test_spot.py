@@ -1,4 +1,4 @@
-"""Spot VMs: evicted they are deallocated and stay; advised to move on, nothing happens until they are."""
+"""Spot VMs: an eviction deallocates them, and a rebalance recommendation does nothing by itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from acceptance.causes import (
     NEWEST,
     PREVIEW,
-    ask,
-    ask_one,
+    act_on_event,
     check_document,
     document,
     event_ids,
@@ -19,10 +18,11 @@ from acceptance.causes import (
     get,
     history,
     incarnation,
+    request,
+    request_one,
     rfc1123,
-    say,
+    scheduled_event,
     statuses,
-    whole_event,
 )
 from forewarn.testing import Service
 
@@ -57,21 +57,21 @@ priority = "spot"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with Service(FLEET, listening=False, preview_versions=True) as found:
+    with Service(FLEET, enable_groups=False, preview_versions=True) as found:
         document(found, OUTSIDE)
         yield found
 
 
 def evict(service: Service, name: str) -> None:
     """From the request to the end."""
-    ask(service, "eviction", name)
+    request(service, "eviction", name)
     service.advance("90s")
     assert get(service, f"vms/{name}")["state"] == "deallocated"
 
 
-def test_an_evicted_vm_is_deallocated_once_it_starts_stays_in_the_fleet_and_is_still_answered(service: Service) -> None:
+def test_an_evicted_vm_is_deallocated_at_the_start_stays_in_the_fleet_and_can_poll(service: Service) -> None:
     document(service, "127.0.0.50")
-    ask(service, "eviction", "batch_0")
+    request(service, "eviction", "batch_0")
     assert get(service, "vms/batch_0")["state"] == "running", "until the notice is over"
     service.advance("30s")
     assert statuses(service, "127.0.0.50") == {"batch_0": "Started"}
@@ -80,57 +80,57 @@ def test_an_evicted_vm_is_deallocated_once_it_starts_stays_in_the_fleet_and_is_s
     service.advance("60s")
     assert document(service, "127.0.0.50") == {"DocumentIncarnation": 3, "Events": []}
     assert get(service, "vms/batch_0")["host"] == "shared"
-    told = ask_one(service, "host-update", host="shared")
+    told = request_one(service, "host-update", host="shared")
     assert told["vms"] == ["batch_1"], "nothing can be done to a VM that does not run"
     assert statuses(service, "127.0.0.50") == {"batch_1": "Scheduled"}
-    say(service, told["events"][0]["id"], "cancel")
+    act_on_event(service, told["events"][0]["id"], "cancel")
 
 
-def test_a_deallocated_vm_is_started_without_a_word_and_is_as_before(service: Service) -> None:
+def test_a_deallocated_vm_is_started_without_notice(service: Service) -> None:
     document(service, "127.0.0.60")
     evict(service, "spot-0")
     before = document(service, "127.0.0.60")
-    operation = ask_one(service, "start", "spot-0")
+    operation = request_one(service, "start", "spot-0")
     assert (operation["type"], operation["events"], operation["not_notified"]) == (None, [], {})
     service.advance("0s")
     assert get(service, "vms/spot-0")["state"] == "running"
     assert get(service, f"operations/{operation['id']}")["status"] == "done"
     assert document(service, "127.0.0.60") == before, "start makes no event"
-    ask(service, "restart", "spot-0")
+    request(service, "restart", "spot-0")
     assert statuses(service, "127.0.0.60") == {"spot-0": "Scheduled"}
 
 
 def test_the_notice_of_an_eviction_may_be_longer(service: Service) -> None:
     document(service, "127.0.0.61")
-    ask(service, "eviction", "spot-1", notice="5m")
+    request(service, "eviction", "spot-1", notice="5m")
     (event,) = events(service, "127.0.0.61")
     assert event["NotBefore"] == rfc1123(service.now + timedelta(minutes=5))
 
 
-def test_what_was_scheduled_for_a_vm_is_withdrawn_when_it_is_evicted(service: Service) -> None:
+def test_an_eviction_cancels_the_other_events_of_the_vm(service: Service) -> None:
     document(service, "127.0.0.62")
-    restart = ask_one(service, "restart", "spot-2")
+    restart = request_one(service, "restart", "spot-2")
     evict(service, "spot-2")
     assert events(service, "127.0.0.62") == []
-    assert incarnation(service, "127.0.0.62") == 5, "two told, one started, two gone"
+    assert incarnation(service, "127.0.0.62") == 5, "two scheduled, one started, two ended"
     assert get(service, f"operations/{restart['id']}")["status"] == "cancelled"
     assert ("cancelled", "spot-2: the VM was deallocated") in history(service, restart)
 
 
-def test_advice_is_shown_by_the_preview_alone_counts_for_all_and_never_starts(service: Service) -> None:
+def test_a_rebalance_recommendation_is_shown_only_by_the_preview_and_never_starts(service: Service) -> None:
     address = "127.0.0.63"
     document(service, address)
     outside = document(service, OUTSIDE, PREVIEW)
-    operation = ask_one(service, "rebalance", "spot-3")
+    operation = request_one(service, "rebalance", "spot-3")
     (event_id,) = event_ids(operation).values()
-    told = whole_event(event_id, "SpotRebalanceRecommendation", ["spot-3"], service.now, "", "Platform")
+    told = scheduled_event(event_id, "SpotRebalanceRecommendation", ["spot-3"], service.now, "", "Platform")
     check_document(service, address, 1, [told])
     assert service.approve(event_id, source=address).status == 200, "a client approves whatever it sees"
     service.advance("30d")
     check_document(service, address, 1, [told])
     assert get(service, f"operations/{operation['id']}/explain")["latest"] is None
     assert document(service, OUTSIDE, PREVIEW) == outside
-    say(service, event_id, "cancel")
+    act_on_event(service, event_id, "cancel")
     check_document(service, address, 2, [])
     assert get(service, "vms/spot-3")["state"] == "running"
 
@@ -138,8 +138,8 @@ def test_advice_is_shown_by_the_preview_alone_counts_for_all_and_never_starts(se
 def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:
     address = "127.0.0.64"
     document(service, address)
-    advice = ask_one(service, "rebalance", "spot-4")
-    (eviction_id,) = event_ids(ask_one(service, "eviction", "spot-4")).values()
+    advice = request_one(service, "rebalance", "spot-4")
+    (eviction_id,) = event_ids(request_one(service, "eviction", "spot-4")).values()
     kinds = [event["EventType"] for event in events(service, address, PREVIEW)]
     assert kinds == ["SpotRebalanceRecommendation", "Preempt"]
     service.approve(eviction_id, source=address)
@@ -148,15 +148,17 @@ def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:
         ("Preempt", "Started")
     ]
     assert events(service, address, PREVIEW) == events(service, address, NEWEST)
-    assert incarnation(service, address) == 4, "two told, one started, one withdrawn"
+    assert incarnation(service, address) == 4, "two scheduled, one started, one cancelled"
     assert get(service, f"operations/{advice['id']}")["status"] == "cancelled"
     service.advance("1m")
     assert document(service, address, PREVIEW) == {"DocumentIncarnation": 5, "Events": []}
 
 
 @pytest.mark.parametrize(("cause", "name"), [("eviction", "spot-5"), ("rebalance", "spot-6")])
-def test_who_has_never_asked_is_evicted_at_once_and_advised_of_nothing(service: Service, cause: str, name: str) -> None:
-    operation = ask_one(service, cause, name)
+def test_a_vm_that_never_polled_is_evicted_at_once_and_gets_no_recommendation(
+    service: Service, cause: str, name: str
+) -> None:
+    operation = request_one(service, cause, name)
     assert operation["not_notified"] == {name: f"{name} has never polled"}
     assert (operation["events"], operation["status"]) == ([], "started" if cause == "eviction" else "done")
     service.advance("0s")

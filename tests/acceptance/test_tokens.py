@@ -1,4 +1,4 @@
-"""Tokens: the first one, making and revoking others, and using them from elsewhere."""
+"""Tokens: the first one, creating and revoking others, and their use from another machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from command_line import typed
+from command_line import run_command
 from forewarn.control.server import Certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.testing import Service, ServiceProcess
-    from forewarn.testing.client import Reachable
+    from forewarn.testing.client import ServiceClient
 
     MakeService = Callable[..., ServiceProcess]
 
@@ -37,21 +37,21 @@ address = "127.0.0.1"
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def create(service: Reachable, token: str | None = None, **asked: Any) -> Any:
+def create(service: ServiceClient, token: str | None = None, **asked: Any) -> Any:
     return service.control("POST", "/v1/tokens", asked, token)
 
 
-def opens(service: Reachable, token: str) -> bool:
+def opens(service: ServiceClient, token: str) -> bool:
     status = service.control("GET", "/v1/clock", token=token).status
     assert status in (200, 401)
     return status == 200
 
 
-def names(service: Reachable) -> list[str]:
-    return [token["name"] for token in service.all("/v1/tokens")]
+def names(service: ServiceClient) -> list[str]:
+    return [token["name"] for token in service.list_all("/v1/tokens")]
 
 
-def test_the_first_start_leaves_an_admin_token_for_its_owner_alone_and_it_stays(make_service: MakeService) -> None:
+def test_the_first_start_writes_an_admin_token_that_only_its_owner_can_read(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     path = Path(service.data) / "admin-token"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -63,11 +63,11 @@ def test_the_first_start_leaves_an_admin_token_for_its_owner_alone_and_it_stays(
     assert opens(service, first)
 
 
-def test_only_hashes_are_kept(make_service: MakeService) -> None:
+def test_only_hashes_are_stored(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     secret = create(service, name="ci", role="operator").json()["token"]
     assert secret.startswith("fw_")
-    assert "token" not in service.all("/v1/tokens")[0]
+    assert "token" not in service.list_all("/v1/tokens")[0]
     service.stop()
     files = [path for path in Path(service.data).iterdir() if path.name != "admin-token"]
     assert any(b"operator" in path.read_bytes() for path in files), "the token's row is in one of them"
@@ -81,7 +81,7 @@ def test_a_lost_first_token_is_replaced_at_the_next_start(make_service: MakeServ
     lost, path = service.token, Path(service.data) / "admin-token"
     other = create(service, name="ci", role="viewer").json()["token"]
     path.unlink()
-    said = typed(service, "vm", "list")
+    said = run_command(service, "vm", "list")
     assert (said.returncode, "admin-token does not exist" in said.stderr) == (5, True)
     service.stop()
     service.start()
@@ -90,7 +90,7 @@ def test_a_lost_first_token_is_replaced_at_the_next_start(make_service: MakeServ
     assert names(service) == ["admin", "ci"]
 
 
-def test_a_revoked_first_token_stays_revoked_while_another_admin_is_there(make_service: MakeService) -> None:
+def test_a_revoked_first_token_stays_revoked_while_another_admin_exists(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     first = service.token
     second = create(service, name="root", role="admin").json()["token"]
@@ -103,7 +103,7 @@ def test_a_revoked_first_token_stays_revoked_while_another_admin_is_there(make_s
     assert (last.status, "last admin token" in last.json()["detail"]) == (409, True)
 
 
-def test_the_name_of_a_revoked_first_token_may_be_given_to_another(make_service: MakeService) -> None:
+def test_the_name_of_a_revoked_first_token_can_be_used_again(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     second = create(service, name="root", role="admin").json()["token"]
     service.control("DELETE", "/v1/tokens/admin")
@@ -127,7 +127,7 @@ def test_an_admin_that_will_expire_is_not_enough_to_revoke_the_last(forewarn: Se
     assert again.status == 201, "the name of a token that has expired is free"
 
 
-def test_a_revoked_token_opens_nothing_from_that_moment_on_also_after_a_kill(make_service: MakeService) -> None:
+def test_a_revoked_token_is_rejected_at_once_and_after_a_kill(make_service: MakeService) -> None:
     service = make_service(fleet=FLEET)
     secret = create(service, name="ci", role="operator").json()["token"]
     assert opens(service, secret)
@@ -139,12 +139,12 @@ def test_a_revoked_token_opens_nothing_from_that_moment_on_also_after_a_kill(mak
     assert create(service, name="ci", role="viewer").status == 201
 
 
-def test_history_says_who_made_which_token_and_whose_token_did_what(forewarn: Service) -> None:
+def test_history_records_the_creator_of_a_token_and_its_actions(forewarn: Service) -> None:
     secret = create(forewarn, name="ci", role="operator").json()["token"]
     asked = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
     assert asked["operations"][0]["requested_by"] == "ci"
     forewarn.control("DELETE", "/v1/tokens/ci")
-    rows = [row for row in forewarn.all("/v1/history") if row["kind"].startswith("token-")]
+    rows = [row for row in forewarn.list_all("/v1/history") if row["kind"].startswith("token-")]
     assert [(row["kind"], row["by"], row["reason"]) for row in rows] == [
         ("token-created", "forewarn", "admin: admin"),
         ("token-created", "admin", "ci: operator"),
@@ -175,7 +175,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_explained_and_changes_nothing(forewarn: Service, case: str) -> None:
+def test_invalid_input_is_explained_and_changes_nothing(forewarn: Service, case: str) -> None:
     asked, status, pointer, words = BAD[case]
     answer = create(forewarn, **asked)
     assert (answer.status, answer.json().get("pointer")) == (status, pointer)
@@ -184,38 +184,40 @@ def test_bad_input_is_explained_and_changes_nothing(forewarn: Service, case: str
 
 
 def test_the_command_line_makes_lists_and_revokes_tokens(forewarn: Service, tmp_path: Path) -> None:
-    made = typed(forewarn, "token", "create", "ci", "--role", "operator", "--expires", "90d")
+    made = run_command(forewarn, "token", "create", "ci", "--role", "operator", "--expires", "90d")
     assert (made.returncode, opens(forewarn, made.stdout.strip())) == (0, True)
     assert "cannot be shown again" in made.stderr
     file = tmp_path / "web-token"
-    kept = typed(forewarn, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
+    kept = run_command(
+        forewarn, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file)
+    )
     assert (kept.returncode, stat.S_IMODE(file.stat().st_mode)) == (0, 0o600)
     assert file.read_text().strip() not in kept.stdout + kept.stderr
-    listed = typed(forewarn, "token", "list").stdout
+    listed = run_command(forewarn, "token", "list").stdout
     assert "tenant of web" in listed
     assert "(in 90d)" in listed
-    again = typed(forewarn, "token", "create", "other", "--role", "viewer", "--out", str(file))
+    again = run_command(forewarn, "token", "create", "other", "--role", "viewer", "--out", str(file))
     assert (again.returncode, names(forewarn)) == (5, ["admin", "ci", "web-team"]), "what is there is not overwritten"
-    unwanted = typed(forewarn, "token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
+    unwanted = run_command(forewarn, "token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
     assert (unwanted.returncode, (tmp_path / "second").exists()) == (4, False)
-    assert typed(forewarn, "token", "revoke", "ci").returncode == 0
-    unknown = typed(forewarn, "token", "revoke", "web-taem")
+    assert run_command(forewarn, "token", "revoke", "ci").returncode == 0
+    unknown = run_command(forewarn, "token", "revoke", "web-taem")
     assert (unknown.returncode, "Did you mean 'web-team'?" in unknown.stderr) == (3, True)
 
 
-def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: MakeService, tmp_path: Path) -> None:
+def test_a_remote_service_is_used_with_a_token_from_a_file(make_service: MakeService, tmp_path: Path) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     host, port = service.control_address
     token = tmp_path / "token"
-    typed(service, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
+    run_command(service, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     elsewhere = {"FOREWARN_DATA": str(tmp_path / "nothing"), "FOREWARN_SERVER": f"http://{host}:{port}"}
-    listed = typed(service, "event", "list", "--token-file", str(token), **elsewhere)
+    listed = run_command(service, "event", "list", "--token-file", str(token), **elsewhere)
     assert (listed.returncode, event[:8] in listed.stdout) == (0, True)
-    approved = typed(service, "event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    approved = run_command(service, "event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (approved.returncode, "by web-team" in approved.stdout) == (0, True)
-    refused = typed(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    refused = run_command(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (refused.returncode, "The token's role is tenant" in refused.stderr) == (5, True)
     for variables, code, words in (
         ({}, 5, "Use --token-file FILE"),
@@ -223,7 +225,7 @@ def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: Mak
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "forewarn:8170"}, 2, "write it like https://"),
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not respond"),
     ):
-        said = typed(service, "event", "list", **{**elsewhere, **variables})
+        said = run_command(service, "event", "list", **{**elsewhere, **variables})
         assert (said.returncode, words in said.stderr) == (code, True), said.stderr
 
 
@@ -232,14 +234,14 @@ def test_a_data_folder_that_is_typed_beats_a_server_of_the_environment(make_serv
     two = make_service(fleet=FLEET.replace("web-0", "other-0"), folder="two")
     word = json.loads((Path(one.data) / "service.json").read_text())
     variables = {"FOREWARN_SERVER": word["control"], "FOREWARN_TOKEN_FILE": word["token_file"]}
-    assert "web-0" in typed(two, "vm", "list", **variables).stdout
-    assert "other-0" in typed(two, "vm", "list", "--data", two.data, **variables).stdout
-    both = typed(two, "vm", "list", "--data", two.data, "--server", word["control"])
+    assert "web-0" in run_command(two, "vm", "list", **variables).stdout
+    assert "other-0" in run_command(two, "vm", "list", "--data", two.data, **variables).stdout
+    both = run_command(two, "vm", "list", "--data", two.data, "--server", word["control"])
     assert (both.returncode, "Use one of them" in both.stderr) == (2, True)
 
 
 class Impostor(threading.Thread):
-    """Something at a port that is not Forewarn: answers each connection with the same bytes, and keeps what it got."""
+    """A server that is not Forewarn: it sends the same bytes to every client, and records the requests."""
 
     def __init__(self, said: bytes) -> None:
         super().__init__(daemon=True)
@@ -273,16 +275,16 @@ def answer_of(status: str, *headers: str, body: str = "") -> bytes:
         (answer_of("502 Bad Gateway", body="<html>"), "Temporarily unavailable"),
     ],
 )
-def test_what_is_not_forewarn_is_said_to_be_that(forewarn: Service, said: bytes, words: str) -> None:
+def test_another_server_is_reported_as_not_forewarn(forewarn: Service, said: bytes, words: str) -> None:
     impostor = Impostor(said)
-    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
+    run = run_command(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, words in run.stderr, "Traceback" in run.stderr) == (6, True, False), run.stderr
 
 
-def test_the_token_is_not_sent_on_to_where_a_server_points(forewarn: Service) -> None:
+def test_the_token_is_not_sent_to_a_redirect_target(forewarn: Service) -> None:
     thief = Impostor(answer_of("200 OK", body='{"vms": [], "next": null}'))
     impostor = Impostor(answer_of("302 Found", f"Location: {thief.url}/v1/vms"))
-    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
+    run = run_command(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, thief.url in run.stderr) == (6, True)
     assert thief.got == []
 
@@ -291,14 +293,14 @@ NO_ADDRESSES = ("http://[::1", "http://127.0.0.1:abc", "http://a b", "http://", 
 
 
 @pytest.mark.parametrize("url", NO_ADDRESSES)
-def test_an_address_that_is_none_is_refused(forewarn: Service, url: str) -> None:
-    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=url)
+def test_an_invalid_address_is_rejected(forewarn: Service, url: str) -> None:
+    run = run_command(forewarn, "vm", "list", FOREWARN_SERVER=url)
     assert (run.returncode, "write it like https://" in run.stderr) == (2, True), run.stderr
 
 
 def test_an_empty_name_is_no_name(forewarn: Service) -> None:
     for words in (("vm", "show"), ("event", "show"), ("host", "show"), ("webhook", "show"), ("token", "revoke")):
-        run = typed(forewarn, *words, "")
+        run = run_command(forewarn, *words, "")
         assert (run.returncode, "must not be empty" in run.stderr) == (2, True), run.stderr
     assert forewarn.control("GET", "/v1/vms/").status == 404
 
@@ -306,7 +308,7 @@ def test_an_empty_name_is_no_name(forewarn: Service) -> None:
 def make_certificate(
     folder: Path, name: str, key_type: trustme.KeyType = trustme.KeyType.ECDSA
 ) -> tuple[Path, Path, Path]:
-    """A certificate with its chain, its key, and whom to trust for it."""
+    """A certificate with its chain, its key, and the authority to trust."""
     authority = trustme.CA()
     issued = authority.issue_cert(f"{name}.test", "127.0.0.1", key_type=key_type)
     certificate, key, root = folder / f"{name}.crt", folder / f"{name}.key", folder / f"{name}-ca.crt"
@@ -317,26 +319,28 @@ def make_certificate(
     return certificate, key, root
 
 
-def test_with_a_certificate_the_api_is_spoken_over_tls_alone(make_service: MakeService, tmp_path: Path) -> None:
+def test_with_a_certificate_the_api_accepts_only_tls(make_service: MakeService, tmp_path: Path) -> None:
     certificate, key, root = make_certificate(tmp_path, "forewarn")
     _, _, other = make_certificate(tmp_path, "other")
     service = make_service("--tls-certificate", str(certificate), "--tls-key", str(key), fleet=FLEET)
     word = json.loads((Path(service.data) / "service.json").read_text())
     assert word["control"].startswith("https://")
-    assert typed(service, "vm", "list").returncode == 0, "the local command line trusts the service's own file"
+    assert run_command(service, "vm", "list").returncode == 0, "the local command line trusts the service's own file"
     elsewhere = {
         "FOREWARN_DATA": str(tmp_path / "nothing"),
         "FOREWARN_SERVER": word["control"],
         "FOREWARN_TOKEN_FILE": word["token_file"],
     }
-    assert typed(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(root)).returncode == 0
-    wrong = typed(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(other))
+    assert run_command(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(root)).returncode == 0
+    wrong = run_command(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(other))
     assert (wrong.returncode, "certificate verify failed" in wrong.stderr) == (6, True)
-    plain = typed(service, "vm", "list", **{**elsewhere, "FOREWARN_SERVER": word["control"].replace("https", "http")})
+    plain = run_command(
+        service, "vm", "list", **{**elsewhere, "FOREWARN_SERVER": word["control"].replace("https", "http")}
+    )
     assert plain.returncode == 6
 
 
-def test_a_certificate_that_cannot_be_used_is_said_at_the_start(make_service: MakeService, tmp_path: Path) -> None:
+def test_an_unusable_certificate_is_an_error_at_the_start(make_service: MakeService, tmp_path: Path) -> None:
     certificate, key, _ = make_certificate(tmp_path, "forewarn")
     _, other_key, _ = make_certificate(tmp_path, "other")
     for arguments in (
@@ -350,7 +354,7 @@ def test_a_certificate_that_cannot_be_used_is_said_at_the_start(make_service: Ma
 
 
 @pytest.mark.parametrize("key_type", trustme.KeyType)
-def test_a_renewed_certificate_is_taken_and_one_that_is_not_whole_is_not(
+def test_a_renewed_certificate_is_loaded_and_an_incomplete_one_is_not(
     tmp_path: Path, key_type: trustme.KeyType
 ) -> None:
     certificate, key, _ = make_certificate(tmp_path, "one")

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_line import typed
-from receiver import Receiver, Reply, authority_file
+from acceptance.causes import request_one
+from command_line import run_command
+from webhook_receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forewarn.testing import Service, ServiceProcess
-    from forewarn.testing.client import Reachable
-    from receiver import Got
+    from forewarn.testing.client import ServiceClient
+    from webhook_receiver import ReceivedRequest
 
 ROOT = Path(__file__).parents[2]
 FLEET = """
@@ -57,26 +58,26 @@ def process(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
     return started
 
 
-def run(service: Reachable, *arguments: str) -> str:
-    result = typed(service, *arguments)
+def run(service: ServiceClient, *arguments: str) -> str:
+    result = run_command(service, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def parsed(service: Reachable, *arguments: str) -> Any:
+def parsed(service: ServiceClient, *arguments: str) -> Any:
     return json.loads(run(service, *arguments, "--json"))
 
 
-def events(service: Reachable, operations: list[dict[str, Any]]) -> dict[str, str]:
+def events(service: ServiceClient, operations: list[dict[str, Any]]) -> dict[str, str]:
     """The rows of history about operations: their ids, each with its group."""
     rows: dict[str, str] = {}
     for operation in operations:
-        for row in service.answer(f"/v1/operations/{operation['id']}/history")["history"]:
+        for row in service.get_json(f"/v1/operations/{operation['id']}/history")["history"]:
             rows[str(row["sequence"])] = row["group"] or ""
     return rows
 
 
-def check_order(got: list[Got], expected: dict[str, str]) -> None:
+def check_order(got: list[ReceivedRequest], expected: dict[str, str]) -> None:
     """Each once, and in order."""
     assert [one.id for one in got] == sorted(expected, key=int)
 
@@ -84,9 +85,9 @@ def check_order(got: list[Got], expected: dict[str, str]) -> None:
 def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Receiver) -> None:
     secret = run(forewarn, "webhook", "add", "pager", receiver.url()).strip()
     assert len(secret) >= 32
-    operation = forewarn.request_operation("restart", "web-0")
+    operation = request_one(forewarn, "restart", "web-0")
     expected = events(forewarn, [operation])
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     check_order(receiver.got, expected)
     for got in receiver.got:
         verify(got, secret)
@@ -109,11 +110,11 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
     forewarn.request_operation("restart", "db")
     assert "No webhooks." in run(forewarn, "webhook", "list")
     assert len(receiver.got) == before
-    assert typed(forewarn, "webhook", "show", "pager").returncode == 3
+    assert run_command(forewarn, "webhook", "show", "pager").returncode == 3
 
 
-def verify(got: Got, secret: str) -> None:
-    """As the documentation tells receivers to."""
+def verify(got: ReceivedRequest, secret: str) -> None:
+    """Verify the signature as the documentation describes."""
     example: dict[str, Any] = {}
     exec(compile(documented_example(), "docs/how-to/webhooks.md", "exec"), example)  # noqa: S102 - our own documentation
     verified = example["verified"]
@@ -143,11 +144,11 @@ def until(is_so: Callable[[], bool]) -> None:
     pytest.fail("it never comes about")
 
 
-def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service, receiver: Receiver) -> None:
+def test_a_receiver_that_fails_hangs_redirects_and_recovers(forewarn: Service, receiver: Receiver) -> None:
     other = Receiver()
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
-    receiver.answer = lambda got: Reply(503) if got.group == "web" else Reply()
-    operations = [forewarn.request_operation("restart", vm) for vm in ("web-0", "db", "web-0", "db")]
+    receiver.respond = lambda got: Reply(503) if got.group == "web" else Reply()
+    operations = [request_one(forewarn, "restart", vm) for vm in ("web-0", "db", "web-0", "db")]
     expected = events(forewarn, operations)
     first = min((number for number, group in expected.items() if group == "web"), key=int)
     receiver.until(lambda: [got.id for got in receiver.got].count(first) > 2)
@@ -163,14 +164,14 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     metrics = forewarn.control("GET", "/metrics").body.decode()
     assert f'forewarn_webhook_undelivered_rows{{state="pending",webhook="pager"}} {shown["pending"]}.0' in metrics
     # To where it may not go: the answer is as good as none.
-    receiver.answer = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
+    receiver.respond = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
     count = len(receiver.got)
     receiver.until(lambda: len(receiver.got) > count + 1)
     assert other.got == []
     # To where it may, and from there on it arrives.
-    receiver.answer = lambda _: Reply(307, {"Location": other.url("/moved")})
-    other.until_taken(expected.keys() - before)
-    until(lambda: not forewarn.all("/v1/webhooks/pager/failures"))  # written a moment after it was taken
+    receiver.respond = lambda _: Reply(307, {"Location": other.url("/moved")})
+    other.wait_until_accepted(expected.keys() - before)
+    until(lambda: not forewarn.list_all("/v1/webhooks/pager/failures"))  # written a moment after it was taken
     assert run(forewarn, "webhook", "failures", "pager") == "No undelivered rows.\n"
     check_order([*receiver.taken, *other.taken], expected)
     other.close()
@@ -180,58 +181,58 @@ def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
     process: ServiceProcess, receiver: Receiver
 ) -> None:
     parsed(process, "webhook", "add", "pager", receiver.url())
-    receiver.answer = lambda _: Reply(hang=True)
+    receiver.respond = lambda _: Reply(hang=True)
     expected = events(process, [process.request_operation("restart", "db")])
     receiver.until(lambda: len(receiver.got) > 0)
     assert process.stop() == 0
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     process.start(*LOCAL)
-    receiver.until_taken(set(expected))
+    receiver.wait_until_accepted(set(expected))
     check_order(receiver.taken, expected)
 
 
-def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_sent_again(
+def test_a_delivery_during_a_full_disk_is_stored_later_and_not_repeated(
     process: ServiceProcess, receiver: Receiver
 ) -> None:
     parsed(process, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
     answered = threading.Event()
 
-    def answer_late(_: Got) -> Reply:
+    def answer_late(_: ReceivedRequest) -> Reply:
         assert answered.wait(60)
         return Reply()
 
-    receiver.answer = answer_late
+    receiver.respond = answer_late
     first = min(events(process, [process.request_operation("restart", "db")]), key=int)
     receiver.until(lambda: len(receiver.got) == 1)
     assert process.process is not None
     _, most = resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (0, most))
     answered.set()
-    receiver.until_taken({first})
+    receiver.wait_until_accepted({first})
     until(lambda: "Cannot write the change" in str(process.control("GET", "/readyz", token="").json()))
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (most, most))
     second = min(events(process, [process.request_operation("restart", "db")]), key=int)
-    receiver.until_taken({second})
+    receiver.wait_until_accepted({second})
     assert process.stop() == 0
     process.start(*LOCAL)
     third = min(events(process, [process.request_operation("restart", "db")]), key=int)
-    receiver.until_taken({third})
+    receiver.wait_until_accepted({third})
     assert [got.id for got in receiver.got] == [first, second, third]
 
 
-def test_what_was_given_up_is_shown_and_sent_again(
+def test_failed_rows_are_shown_and_can_be_retried(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     service = make_service(*LOCAL, "--webhook-max-attempts", "2", fleet=FLEET)
     parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     expected = {
         number
         for operation in (service.request_operation("restart", "web-0"), service.request_operation("restart", "db"))
         for number in events(service, [operation])
     }
     receiver.until(lambda: len(receiver.got) == 4)
-    until(lambda: all(row["failed"] for row in service.all("/v1/webhooks/pager/failures")))
+    until(lambda: all(row["failed"] for row in service.list_all("/v1/webhooks/pager/failures")))
     table = run(service, "webhook", "failures", "pager")
     assert table.count("failed") == 2
     assert parsed(service, "webhook", "show", "pager")["failed"] == 2
@@ -243,22 +244,22 @@ def test_what_was_given_up_is_shown_and_sent_again(
     service.start(*LOCAL, "--webhook-max-attempts", "2")
     rows = parsed(service, "webhook", "failures", "pager")["failures"]
     assert [(row["attempts"], row["failed"]) for row in rows] == [(2, True), (2, True)]
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     assert "Retrying 1 row." in run(service, "webhook", "retry", "pager", "--sequence", str(rows[0]["sequence"]))
-    receiver.until_taken({str(rows[0]["sequence"])})
+    receiver.wait_until_accepted({str(rows[0]["sequence"])})
     # That a row was taken is written a moment later.
-    until(lambda: len(service.all("/v1/webhooks/pager/failures")) == 1)
+    until(lambda: len(service.list_all("/v1/webhooks/pager/failures")) == 1)
     assert "Retrying 1 row." in run(service, "webhook", "retry", "pager")
-    receiver.until_taken({str(row["sequence"]) for row in rows})
-    until(lambda: not service.all("/v1/webhooks/pager/failures"))
+    receiver.wait_until_accepted({str(row["sequence"]) for row in rows})
+    until(lambda: not service.list_all("/v1/webhooks/pager/failures"))
     assert {got.id for got in receiver.taken} <= expected
     assert run(service, "webhook", "failures", "pager") == "No undelivered rows.\n"
 
 
-def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver) -> None:
+def test_a_failed_webhook_test_gives_the_reason(forewarn: Service, receiver: Receiver) -> None:
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
-    receiver.answer = lambda _: Reply(401)
-    result = typed(forewarn, "webhook", "test", "pager")
+    receiver.respond = lambda _: Reply(401)
+    result = run_command(forewarn, "webhook", "test", "pager")
     assert result.returncode == 6
     assert "HTTP 401" in result.stderr
     answer = forewarn.control("POST", "/v1/webhooks/pager/test")
@@ -267,11 +268,11 @@ def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver
         {"delivered": False, "status": 401, "error": "HTTP 401"},
     )
     receiver.close()
-    assert "Connection refused" in typed(forewarn, "webhook", "test", "pager").stderr
+    assert "Connection refused" in run_command(forewarn, "webhook", "test", "pager").stderr
     receiver.open()
 
 
-def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path: Path) -> None:
+def test_a_webhook_over_tls_by_host_name(make_service: Callable[..., ServiceProcess], tmp_path: Path) -> None:
     receiver = Receiver(tls=True)
     targets = ("--webhook-private-networks", "all")
     service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=authority_file(tmp_path))
@@ -279,36 +280,36 @@ def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path:
     assert "HTTP 200" in run(service, "webhook", "test", "pager")
     assert service.stop() == 0
     service.start(*targets)  # nobody trusts it now
-    assert "certificate" in typed(service, "webhook", "test", "pager").stderr
+    assert "certificate" in run_command(service, "webhook", "test", "pager").stderr
     receiver.close()
 
 
 # --- Where it may not go --------------------------------------------------------------------------------------
 
 
-def test_private_targets_are_refused_unless_the_operator_allows_them(
+def test_private_networks_are_rejected_unless_the_operator_allows_them(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     service = make_service("--webhook-retry-delay", "0.01s", fleet=FLEET)
     for url in (receiver.url(), receiver.url(host="[::1]"), receiver.url(host="[::ffff:127.0.0.1]")):
-        result = typed(service, "webhook", "add", "pager", url)
+        result = run_command(service, "webhook", "add", "pager", url)
         assert result.returncode == 5
         assert "webhook_private_networks" in result.stderr
     # A name can be given: it is looked up, and judged, each time.
     for name, host in (("local", "localhost"), ("short", "127.1"), ("number", "2130706433")):
         parsed(service, "webhook", "add", name, receiver.url(host=host))
-        result = typed(service, "webhook", "test", name)
+        result = run_command(service, "webhook", "test", name)
         assert result.returncode == 6
         assert "webhook_private_networks" in result.stderr
     service.request_operation("restart", "web-0")
-    until(lambda: service.answer("/v1/webhooks/local")["last_error"] is not None)
+    until(lambda: service.get_json("/v1/webhooks/local")["last_error"] is not None)
     assert "webhook_private_networks" in run(service, "webhook", "show", "local")
     assert service.stop() == 0
     assert receiver.got == []
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output
 
 
-def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., ServiceProcess]) -> None:
+def test_an_invalid_network_in_the_setting_is_rejected(make_service: Callable[..., ServiceProcess]) -> None:
     for arguments in (
         ("--webhook-private-networks", "everything"),
         ("--webhook-private-networks", "10.0.0.1/8"),
@@ -344,7 +345,7 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host-fail
         ({"color": "red"}, 400, "/color", "not a known member"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_invalid_requests_are_explained(
     forewarn: Service, wrong: dict[str, Any], status: int, pointer: str | None, words: str
 ) -> None:
     body = {name: value for name, value in {**GOOD, **wrong}.items() if value is not None}
@@ -352,7 +353,7 @@ def test_what_is_wrong_is_said(
     details = answer.json()
     assert (answer.status, details.get("pointer")) == (status, pointer)
     assert words in details["detail"]
-    assert forewarn.all("/v1/webhooks") == []
+    assert forewarn.list_all("/v1/webhooks") == []
 
 
 def test_a_name_twice_an_unknown_one_and_an_unknown_row(forewarn: Service) -> None:
@@ -374,15 +375,15 @@ def test_a_repeated_request_adds_one_and_shows_the_secret_once(forewarn: Service
     again = forewarn.control("POST", "/v1/webhooks", GOOD, headers=headers)
     assert again.status == 201
     assert again.json() == {**first, "secret": None}
-    assert first["secret"] not in json.dumps(forewarn.all("/v1/webhooks"))
+    assert first["secret"] not in json.dumps(forewarn.list_all("/v1/webhooks"))
 
 
-def test_a_secret_of_ones_own_from_a_file(forewarn: Service, receiver: Receiver, tmp_path: Path) -> None:
+def test_a_custom_secret_from_a_file(forewarn: Service, receiver: Receiver, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("a secret of my own\n")
     said = run(forewarn, "webhook", "add", "pager", receiver.url(), "--secret-file", str(file))
     assert "secret of my own" not in said
     run(forewarn, "webhook", "test", "pager")
     verify(receiver.got[-1], "a secret of my own")
-    result = typed(forewarn, "webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
+    result = run_command(forewarn, "webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
     assert (result.returncode, "Cannot read" in result.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""An agent in a process of its own, as a user starts it: it can be stopped, killed and started again."""
+"""An agent in its own process. A test can stop, kill and restart it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-m", "forewarn", "agent")
 _COMMON_FIELDS = {"time", "level", "logger", "event", "message", "event_id", "event_type"}
 SECONDS = 60
-"""How long anything may take before the test has failed."""
+"""The timeout of every wait."""
 
 
 class AgentProcess:
-    """The agent of one machine, over a folder of its own. What it logs is read as it comes."""
+    """The agent of one machine, with its own folder. A thread reads its log."""
 
     def __init__(
         self, folder: Path, config: str, environment: Mapping[str, str], command: Sequence[str] = COMMAND
@@ -36,9 +36,9 @@ class AgentProcess:
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self.lines: list[dict[str, Any]] = []
-        """All that this and earlier runs have logged."""
+        """The log lines of this and of earlier runs."""
 
-    # --- Its life -------------------------------------------------------------------------------------
+    # --- Start and stop -------------------------------------------------------------------------------------
 
     def start(self, *arguments: str, prefix: Sequence[str] = ()) -> AgentProcess:
         line = [
@@ -60,15 +60,15 @@ class AgentProcess:
         return self
 
     def kill(self) -> None:
-        """As kill -9 does it: to the agent, and not to what it has started."""
+        """Kill the agent, but not the programs that it has started."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """In good order. Its exit code."""
+        """Send SIGTERM, and return the exit code."""
         return self._end(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Until it has ended by itself. Its exit code."""
+        """Wait until it ends, and return the exit code."""
         assert self._process is not None
         return self._process.wait(SECONDS)
 
@@ -76,7 +76,7 @@ class AgentProcess:
         assert self._process is not None
         self._process.send_signal(number)
         code = self._process.wait(SECONDS)
-        # What it has left behind may hold the pipe open: the lines that it wrote itself are there by now.
+        # A program that it has started can keep the pipe open. The lines of the agent itself are read by now.
         assert self._reader is not None
         self._reader.join(0.5 if number == signal.SIGKILL else SECONDS)
         return code
@@ -103,9 +103,9 @@ class AgentProcess:
     # --- What it does ---------------------------------------------------------------------------------
 
     def until(self, wanted: Callable[[], object], what: str = "what was waited for") -> None:
-        """Wait until it holds, looking at it after each line that is logged."""
+        """Wait until the condition is true. It is checked after each log line."""
         with self._news:
-            # Not everything that is waited for is logged in the same moment: a file may be written a little later.
+            # A file can be written a little later than the log line.
             for _ in range(SECONDS * 20):
                 if wanted():
                     return
@@ -124,7 +124,7 @@ class AgentProcess:
         return found
 
     def status(self) -> dict[str, Any]:
-        """What `forewarn agent status` says."""
+        """Return the output of `forewarn agent status`."""
         done = subprocess.run(
             [*self._command, "status", "--state", str(self.state), "--json"],
             env=self._environment,

@@ -1,4 +1,4 @@
-"""What tests of the agent may ask for."""
+"""Fixtures for tests of the agent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def make_machines() -> Iterator[Callable[..., Machines]]:
-    """Makes some machines whose peer groups can reach each other."""
+    """Create machines whose peer groups can reach each other."""
     made: list[Machines] = []
 
     def make(count: int, silence: float = 1.0, secrets: dict[str, bytes] | None = None) -> Machines:

@@ -125,9 +125,9 @@ def serve_dhcp(option: str) -> None:
         *("--interface=eth1", "--bind-interfaces", "--dhcp-authoritative", "--dhcp-leasefile=/run/dnsmasq.leases"),
         *("--pid-file=/run/dnsmasq.pid", "--log-facility=-", f"--dhcp-range={CLIENT},{CLIENT},1h"),
         "--dhcp-option=option:router",  # none, so that 169.254.169.254 is nowhere, and known to be
-        f"--dhcp-option-force=245,{option}",  # sent whether it is asked for or not, as Azure does
+        f"--dhcp-option-force=245,{option}",  # sent even if the client does not request it, as on Azure
     ]
-    # It is ready when it has bound its socket; a client that is earlier asks again.
+    # It is ready when it has bound its socket. An earlier client retries.
     start("ip", "netns", "exec", "server", "dnsmasq", *options)
 
 
@@ -142,7 +142,7 @@ def serve_events(folder: Path) -> None:
 
 
 def until_leased(*folders: str) -> None:
-    """Until a file in one of them has the option. The kernel says when they change: nobody looks at a clock."""
+    """Wait until a file in one of them has the option. inotify reports changes, so there is no polling."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
     changes = fcntl.DN_CREATE | fcntl.DN_MODIFY | fcntl.DN_RENAME | fcntl.DN_MULTISHOT
     watched = [os.open(folder, os.O_RDONLY) for folder in folders]

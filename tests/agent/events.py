@@ -1,4 +1,4 @@
-"""Events for tests of the agent, as the wire has them."""
+"""Events for tests of the agent, in the format of the wire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = datetime(2031, 5, 4, 12, 0, 0, tzinfo=UTC)
 ME = "web-0"
 
 
-def told(
+def make_event(
     event_id: str = "E1",
     kind: str = "Reboot",
     *,
@@ -30,7 +30,7 @@ def told(
     notice: timedelta = timedelta(minutes=15),
     **fields: Any,
 ) -> ScheduledEvent:
-    """An event that is told at NOW."""
+    """Return an event of a document at NOW."""
     moment = format_datetime(NOW + notice, usegmt=True) if status == "Scheduled" else ""
     return read_event(
         {

@@ -1,4 +1,4 @@
-"""A job for a handler, without an agent around it; and handlers as a config makes them."""
+"""A job for a handler without an agent, and handlers from a config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Handler
     from forewarn.wire.document_reader import ScheduledEvent
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 RAW_EVENT = {
     "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
     "EventStatus": "Scheduled",
@@ -33,13 +33,13 @@ RAW_EVENT = {
 }
 
 
-def told_event(**changes: object) -> ScheduledEvent:
-    """The event above, with some of it changed."""
+def sample_event(**changes: object) -> ScheduledEvent:
+    """Return the event above with changes."""
     return read_document(json.dumps({"DocumentIncarnation": 1, "Events": [{**RAW_EVENT, **changes}]})).events[0]
 
 
 class LoneJob:
-    """Keeps what was said and remembered. The memo is in a file, as it is with an agent: it outlives a kill."""
+    """Records the messages and the memo of a handler. The memo is a file, as in an agent, so it survives a kill."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class LoneJob:
         action: str = PREPARE,
         *,
         event: ScheduledEvent | None = None,
-        seconds: float = PATIENCE_SECONDS,
+        seconds: float = TIMEOUT_SECONDS,
         handler: str = "it",
         run: str | None = None,
     ) -> None:
-        self.event = event or told_event()
+        self.event = event or sample_event()
         self.vm = "web-0"
         self.handler = handler
         self.action = action
-        # As with an agent: each time another, except where one takes up what another has begun.
+        # Random for each job, as in an agent, unless a job resumes an earlier one.
         self.run = os.urandom(8).hex() if run is None else run
         self.folder = folder
         self.said: list[str] = []
@@ -92,10 +92,10 @@ class LoneJob:
         return self.stopped.wait(min(seconds, self.seconds_left()))
 
     def until_said(self, text: str) -> None:
-        """Wait until it has said or warned that, in another thread."""
+        """Wait until a message or warning of another thread contains the text."""
         with self._news:
             assert self._news.wait_for(
-                lambda: any(text in line for line in [*self.said, *self.warned]), PATIENCE_SECONDS
+                lambda: any(text in line for line in [*self.said, *self.warned]), TIMEOUT_SECONDS
             ), f"{text!r} was never said, but {self.said} {self.warned}"
 
 

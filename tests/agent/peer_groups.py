@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EVENT = "28512AF7-C957-4500-9BC4-842D6FB531E4"
 SECRET = b"sixteen bytes or more"
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -59,7 +59,7 @@ class Link:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         while True:
@@ -82,7 +82,7 @@ class Link:
                 return
             if target is None:
                 return
-            with socket.create_connection(target, PATIENCE_SECONDS) as far:
+            with socket.create_connection(target, TIMEOUT_SECONDS) as far:
                 self._open.add(far)
                 far.sendall(request)
                 answer = b"".join(iter(lambda: far.recv(65536), b""))
@@ -146,7 +146,7 @@ class Machines:
             self.groups[name].report(EVENT, self.names, state)
 
     def decisions(self) -> dict[str, ApprovalDecision]:
-        """What each decides at this moment."""
+        """Return the current decision of each machine."""
         decisions = {name: group.decide(EVENT) for name, group in self.groups.items()}
         self.may_have |= {name for name, decision in decisions.items() if decision.allowed}
         return decisions
@@ -161,7 +161,7 @@ class Machines:
             return enough(last)
 
         with self._news:
-            assert self._news.wait_for(is_enough, PATIENCE_SECONDS), last
+            assert self._news.wait_for(is_enough, TIMEOUT_SECONDS), last
         return last
 
     def until_may(self, name: str) -> None:
@@ -173,7 +173,7 @@ class Machines:
     def until_logged(self, caplog: pytest.LogCaptureFixture, text: str) -> None:
         """Wait for a log line: a thread may write it later than it changes the state."""
         with self._news:
-            for _ in range(int(PATIENCE_SECONDS * 20)):
+            for _ in range(int(TIMEOUT_SECONDS * 20)):
                 if any(text in line for line in logged(caplog)):
                     return
                 self._news.wait(0.05)

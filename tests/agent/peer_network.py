@@ -1,6 +1,6 @@
-"""A network of agents in seconds that a test counts: links are cut one way, messages are slow, agents die.
+"""A simulated network of agents: links are cut in one direction, messages are slow, agents die.
 
-It watches for what must never happen, from outside: it knows of every answer that is still on its way.
+It checks from outside that the rules hold, because it knows all messages in transit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Approval(NamedTuple):
 
 
 class _Exchange(NamedTuple):
-    """A question on its way, or its answer."""
+    """A request in transit, or its response."""
 
     sent: float
     due: float
@@ -51,7 +51,7 @@ class Machine:
 
 
 class Network:
-    """Goes on tick by tick, remembers who might have approved when, and fails when that was wrong."""
+    """Run tick by tick, record who may approve, and fail if that breaks a rule."""
 
     def __init__(self, count: int, seed: int, silence: float = 4.0) -> None:
         self.random = random.Random(seed)  # noqa: S311 - the same course for the same seed

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.jobs import PATIENCE_SECONDS
+from agent.jobs import TIMEOUT_SECONDS
 from forewarn.agent.handlers.haproxy import HAProxyServer, HAProxyUnreachable, RuntimeSocket
 from programs import SEARCHED, need
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SERVERS = ("web-0", "web-1")
 
-# A web server: /short is answered at once, /slow after a moment, /hold when somebody asks for /release.
+# A web server: /short responds at once, /slow after a short delay, /hold after a request for /release.
 BACKEND = """
 import sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -114,7 +114,7 @@ class Pool:
         self._backends[name] = process
 
     def stop_server(self, name: str) -> None:
-        """As a machine that goes down: nobody is asked."""
+        """Stop the server like a machine that fails."""
         process = self._backends.pop(name)
         process.kill()
         process.communicate()
@@ -144,7 +144,7 @@ class Pool:
 
     def until_answered(self) -> None:
         waiting = threading.Event()
-        for _ in range(int(PATIENCE_SECONDS * 20)):
+        for _ in range(int(TIMEOUT_SECONDS * 20)):
             try:
                 self.servers()
             except HAProxyUnreachable:
@@ -154,7 +154,7 @@ class Pool:
         raise AssertionError((self.folder / "log").read_text())
 
     def runtime(self) -> RuntimeSocket:
-        return RuntimeSocket(self.socket, lambda: PATIENCE_SECONDS)
+        return RuntimeSocket(self.socket, lambda: TIMEOUT_SECONDS)
 
     def servers(self) -> dict[str, HAProxyServer]:
         return self.runtime().servers()
@@ -179,8 +179,8 @@ class Pool:
 
 
 def ask(port: int, path: str) -> str:
-    """One request: which server has answered."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    """Send one request, and return the server that responded."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -219,11 +219,11 @@ class Traffic:
                 self._news.notify_all()
 
     def until_more(self, count: int = 60, server: str = "") -> None:
-        """Until there were so many more answers, of a server or of any."""
+        """Wait for this many further responses, of one server or of any."""
         with self._news:
             least = count + (self.by_server[server] if server else self.answered)
             enough = self._news.wait_for(
-                lambda: (self.by_server[server] if server else self.answered) >= least, PATIENCE_SECONDS
+                lambda: (self.by_server[server] if server else self.answered) >= least, TIMEOUT_SECONDS
             )
             assert enough, f"only {self.by_server}, and {self.errors[-3:]}"
 

@@ -1,4 +1,4 @@
-"""A server that sends whatever bytes it is told to, and may do so badly; for what the kit cannot do."""
+"""A server that sends given bytes, for misbehaviour that the test kit cannot produce."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Asked(NamedTuple):
 
 
 def answer(status: int = 200, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
-    """A right answer."""
+    """Return a valid response."""
     given = {"Content-Length": str(len(body)), **(headers or {})}
     head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     return f"HTTP/1.1 {status} Words\r\n{head}\r\n".encode() + body
 
 
 def document(incarnation: int = 0, *events: dict[str, Any], tag: str | None = None) -> bytes:
-    """A right answer with a document."""
+    """Return a valid response with a document."""
     body = json.dumps({"DocumentIncarnation": incarnation, "Events": events}).encode()
     return answer(200, body, {"ETag": f'"{incarnation}"' if tag is None else tag})
 

@@ -1,4 +1,4 @@
-"""What an agent says of itself, for tests of what is made of it."""
+"""Snapshots of an agent, for tests of their output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:
-    """An agent with one event ahead."""
+    """Return the snapshot of an agent with one scheduled event."""
     return {
         "vm": "web-0",
         "vm_from": "--vm-name",

@@ -1,4 +1,4 @@
-"""An endpoint as people write it."""
+"""Endpoint addresses as users write them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from forewarn.errors import BadEndpoint
         ("  http://127.0.0.1:65535\n", "http://127.0.0.1:65535"),
     ],
 )
-def test_what_is_understood(text: str, url: str) -> None:
+def test_valid_endpoints(text: str, url: str) -> None:
     endpoint = read_endpoint(text, "--endpoint")
     assert endpoint.url == url
     assert endpoint.origin == "--endpoint"
@@ -77,7 +77,7 @@ def test_a_host_of_ipv6_can_be_connected_to_as_it_is() -> None:
         ("http:///metadata/scheduledevents", "no host"),
     ],
 )
-def test_what_is_refused_and_why(text: str, said: str) -> None:
+def test_an_invalid_endpoint_is_rejected_with_a_reason(text: str, said: str) -> None:
     with pytest.raises(BadEndpoint) as refused:
         read_endpoint(text, "FOREWARN_ENDPOINT")
     assert said in str(refused.value)
@@ -92,7 +92,7 @@ def test_a_password_is_not_repeated() -> None:
 
 
 @given(st.text() | st.from_regex(r"(?i)(https?://)?[a-z0-9.:\[\]@%/-]{0,30}", fullmatch=True))
-def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
+def test_any_text_is_an_endpoint_or_an_error(text: str) -> None:
     """And what is understood is understood the same way when it is written out again."""
     try:
         endpoint = read_endpoint(text, "--endpoint")

@@ -1,4 +1,4 @@
-"""What time it is for the endpoint."""
+"""The time of the endpoint."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def is_about(clock: EndpointClock, moment: datetime) -> bool:
     return abs(clock.now() - moment) < SOON
 
 
-def test_it_is_the_machines_own_until_somebody_says(now: datetime) -> None:
+def test_it_is_the_time_of_the_machine_before_the_first_response(now: datetime) -> None:
     assert is_about(EndpointClock(), now)
 
 
 @pytest.mark.parametrize("hours", [-20, -1, 1, 20])
-def test_an_answer_is_believed(hours: int, now: datetime) -> None:
+def test_the_date_of_a_response_is_used(hours: int, now: datetime) -> None:
     clock = EndpointClock()
     clock.set(now + timedelta(hours=hours))
     assert is_about(clock, now + timedelta(hours=hours))
@@ -44,7 +44,7 @@ def test_one_that_is_days_off_needs_another(days: int, now: datetime) -> None:
     assert is_about(clock, now + timedelta(days=days))
 
 
-def test_the_end_of_all_time_is_never_believed(now: datetime) -> None:
+def test_the_maximum_time_is_not_accepted(now: datetime) -> None:
     clock = EndpointClock()
     for _ in range(3):
         clock.set(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))

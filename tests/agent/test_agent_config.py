@@ -1,4 +1,4 @@
-"""The agent's config: what it says, and what is said of one that is wrong."""
+"""The config of the agent: its keys, and errors with their place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def test_all_that_can_be_said(tmp_path: Path, secret: Path) -> None:
+def test_every_key_of_the_config(tmp_path: Path, secret: Path) -> None:
     path = tmp_path / "agent.toml"
     path.write_text(
         f"""
@@ -151,7 +151,7 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b:1'}", "cannot be read: No such file"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, problem: str, tmp_path: Path) -> None:
+def test_an_error_has_its_place(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(BadAgentConfig) as caught:
         read_text(text, "agent.toml", tmp_path)
     assert problem in str(caught.value)
@@ -177,7 +177,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_config(tmp_path / "agent.toml")
 
 
-def test_a_handler_can_be_made_from_what_was_kept_of_it(tmp_path: Path) -> None:
+def test_a_handler_can_be_created_from_its_stored_options(tmp_path: Path) -> None:
     kept = read_text(HANDLERS, "agent.toml", tmp_path).handlers["stop-web"].table
     again = handler_of("stop-web", kept, tmp_path)
     assert again.timeout == timedelta(seconds=90)

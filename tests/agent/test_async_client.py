@@ -57,7 +57,7 @@ async def test_a_life_from_the_notice_to_the_end(forewarn_async: AsyncService) -
     assert made.was_approved_by(vm)
 
 
-async def test_an_approval_does_not_wait_for_a_poll_that_is_held(forewarn_async: AsyncService) -> None:
+async def test_an_approval_does_not_wait_for_a_long_poll(forewarn_async: AsyncService) -> None:
     vm = forewarn_async.vm("web-0")
     made = vm.restart()
     async with AsyncClient(vm.endpoint) as client:
@@ -71,10 +71,10 @@ async def test_an_approval_does_not_wait_for_a_poll_that_is_held(forewarn_async:
     assert made.was_approved_by(vm)
 
 
-async def test_troubles_are_raised_and_polls_say_them(forewarn_async: AsyncService) -> None:
+async def test_errors_are_raised_and_polls_report_them(forewarn_async: AsyncService) -> None:
     vm = forewarn_async.vm("web-0")
     async with AsyncClient(vm.endpoint) as client:
-        vm.fault(500, on="any", count=3)
+        vm.fault(500, method="any", count=3)
         for work in (client.document, lambda: client.approve("one")):
             with pytest.raises(EndpointError) as trouble:
                 await work()
@@ -86,8 +86,8 @@ async def test_troubles_are_raised_and_polls_say_them(forewarn_async: AsyncServi
 
 @pytest.mark.parametrize("deed", [silence, then(b"HTTP/1.1 200 OK\r\n", silence)])
 @pytest.mark.parametrize("way", ["poll", "document", "approve", "changes"])
-async def test_a_task_that_is_cancelled_ends_at_once_and_the_client_goes_on(deed: object, way: str) -> None:
-    """The server would never have answered."""
+async def test_a_cancelled_task_ends_at_once_and_the_client_continues(deed: object, way: str) -> None:
+    """The server would never respond."""
     with RawServer(deed, document(1, event(1))) as server:  # type: ignore[arg-type]
         async with AsyncClient(server.url, "web-0") as client:
             ways = {
@@ -108,7 +108,7 @@ async def test_a_task_that_is_cancelled_ends_at_once_and_the_client_goes_on(deed
             assert (await anext(client.changes())).kind == "scheduled"
 
 
-async def test_one_that_waits_for_its_turn_may_be_cancelled_without_hurting_the_other() -> None:
+async def test_a_waiting_request_can_be_cancelled_without_effect_on_others() -> None:
     go_on = threading.Event()
 
     def late(connection: object) -> None:
@@ -128,7 +128,7 @@ async def test_one_that_waits_for_its_turn_may_be_cancelled_without_hurting_the_
         assert len(server.asked) == 2
 
 
-async def test_one_behind_a_task_that_is_cancelled_is_answered() -> None:
+async def test_a_request_after_a_cancelled_one_gets_its_response() -> None:
     with RawServer(silence, document(2)) as server:
         async with AsyncClient(server.url, "web-0") as client:
             first = asyncio.create_task(client.document())
@@ -141,7 +141,7 @@ async def test_one_behind_a_task_that_is_cancelled_is_answered() -> None:
             assert first.cancelled()
 
 
-async def test_closing_ends_what_others_wait_for() -> None:
+async def test_closing_ends_all_waits() -> None:
     with RawServer(silence) as server:
         client = AsyncClient(server.url, "web-0")
         poll, ask = asyncio.create_task(client.poll()), asyncio.create_task(client.document())
@@ -160,7 +160,7 @@ async def test_closing_ends_what_others_wait_for() -> None:
 
 
 async def test_a_search_for_an_address_keeps_neither_a_task_nor_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be cut: whoever asked is let go, and it ends when it ends."""
+    """A name resolution cannot be interrupted. The caller is released at once."""
     searching, found = threading.Semaphore(0), threading.Event()
 
     def search(*_: object) -> list[object]:
@@ -202,7 +202,7 @@ async def test_a_pause_is_a_pause_of_the_task_alone() -> None:
             assert await is_cancelled(following)
 
 
-def test_the_loop_may_end_while_somebody_follows(forewarn_async: AsyncService) -> None:
+def test_the_loop_can_end_during_an_iteration(forewarn_async: AsyncService) -> None:
     vm = forewarn_async.vm("web-0")
 
     async def follow(client: AsyncClient) -> None:

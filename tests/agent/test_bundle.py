@@ -1,4 +1,4 @@
-"""The agent as one file, run by every Python that is here, with nothing installed."""
+"""The agent as one file, with every installed Python and no packages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_it_says_its_version(bundle: Path, python: list[str]) -> None:
+def test_it_prints_its_version(bundle: Path, python: list[str]) -> None:
     done = run(*python, bundle, "--version")
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout.startswith("forewarn, version 0.")
@@ -128,7 +128,7 @@ def test_it_runs(bundle: Path, python: list[str], tmp_path: Path, forewarn: Serv
         assert process.wait(30) == 0, (tmp_path / "log").read_text()
 
 
-def test_it_goes_on_whatever_is_put_in_the_place_of_its_file(
+def test_it_keeps_running_when_its_file_is_replaced(
     bundle: Path, tmp_path: Path, python: list[str], forewarn: Service
 ) -> None:
     """It loads some parts only when they are needed, and a newer file has others."""
@@ -152,7 +152,7 @@ def test_it_goes_on_whatever_is_put_in_the_place_of_its_file(
         assert process.wait(30) == 0, (tmp_path / "log").read_text()
 
 
-def test_an_old_python_says_what_it_lacks(bundle: Path) -> None:
+def test_an_old_python_is_a_clear_error(bundle: Path) -> None:
     with zipfile.ZipFile(bundle) as zipped:
         start = zipped.read("__main__.py").decode()
     older = start.replace("sys.version_info < (3, 10)", "sys.version_info < (9, 9)")
@@ -162,7 +162,7 @@ def test_an_old_python_says_what_it_lacks(bundle: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_standard_librarys_own_reader_of_toml_goes_first(bundle: Path) -> None:
+def test_tomllib_of_the_standard_library_is_preferred(bundle: Path) -> None:
     program = (
         f"import runpy, sys; sys.argv = [{str(bundle)!r}, '--version']\n"
         f"try: runpy.run_path({str(bundle)!r}, run_name='__main__')\n"
@@ -194,7 +194,7 @@ def test_a_unit_starts_the_file_where_it_is(bundle: Path, tmp_path: Path) -> Non
     assert f"ExecStart={sys.executable} {bundle} run\n" in done.stdout
 
 
-def test_it_has_what_the_agent_imports_and_nothing_of_the_service() -> None:
+def test_it_contains_the_imports_of_the_agent_and_nothing_of_the_service() -> None:
     found = set(closure(SOURCE, "agent"))
     parts = {name.split("/")[1] for name in found}
     assert parts == {"__init__.py", "agent", "wire", "system", "files", "core", "errors.py"}
@@ -213,7 +213,7 @@ def test_it_has_what_the_agent_imports_and_nothing_of_the_service() -> None:
     }
 
 
-def test_what_is_only_for_the_type_checker_stays_at_home(tmp_path: Path) -> None:
+def test_imports_for_type_checking_are_not_bundled(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
     for name in ("__init__", "part/__init__", "wanted", "types_only", "lazily", "otherwise"):
         (tmp_path / f"{name}.py").write_text("")

@@ -1,4 +1,4 @@
-"""What has changed from one document to the next."""
+"""Changes from one document to the next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from forewarn.wire.document_reader import EventsDocument, ScheduledEvent, read_d
 LATER = "Thu, 22 Jul 2021 05:50:17 GMT"
 
 
-def told(number: int, status: str = "Scheduled", **changes: object) -> ScheduledEvent:
+def make_event(number: int, status: str = "Scheduled", **changes: object) -> ScheduledEvent:
     raw = {**event(number, status), **changes}
     return read_document(json.dumps({"DocumentIncarnation": 0, "Events": [raw]})).events[0]
 
@@ -38,97 +38,110 @@ def document(incarnation: int, *events: ScheduledEvent) -> EventsDocument:
     return EventsDocument(incarnation, events)
 
 
-def test_a_life_is_told_in_its_steps() -> None:
+def test_the_lifecycle_of_an_event_is_a_sequence_of_changes() -> None:
     account = ChangeTracker()
-    course = [(), (told(1),), (told(1),), (told(1, NotBefore=LATER),), (told(1, "Started"),), ()]
+    course = [
+        (),
+        (make_event(1),),
+        (make_event(1),),
+        (make_event(1, NotBefore=LATER),),
+        (make_event(1, "Started"),),
+        (),
+    ]
     lines = [account.update(document(number, *events), number) for number, events in enumerate(course)]
     assert [said(line) for line in lines] == [
         *([], [(SCHEDULED, 1)], [], [(CHANGED, 1)], [(STARTED, 1)], [(GONE, 1)]),
     ]
-    assert lines[3][0].before == told(1)
-    assert lines[4][0].before == told(1, NotBefore=LATER)
+    assert lines[3][0].before == make_event(1)
+    assert lines[4][0].before == make_event(1, NotBefore=LATER)
     (gone,) = lines[5]
     assert (gone.over, gone.cancelled, gone.waits) == (True, False, False)
 
 
-def test_what_goes_before_it_started_was_cancelled() -> None:
-    (gone,) = compare([told(1)], [])
-    assert (gone.kind, gone.over, gone.cancelled, gone.event) == (GONE, False, True, told(1))
+def test_an_event_that_disappears_before_its_start_was_cancelled() -> None:
+    (gone,) = compare([make_event(1)], [])
+    assert (gone.kind, gone.over, gone.cancelled, gone.event) == (GONE, False, True, make_event(1))
 
 
-def test_what_is_first_seen_started_has_started() -> None:
-    (change,) = compare([], [told(1, "Started")])
+def test_an_event_first_seen_as_started_is_a_start() -> None:
+    (change,) = compare([], [make_event(1, "Started")])
     assert (change.kind, change.before, change.waits) == (STARTED, None, False)
 
 
-def test_changes_come_in_the_order_of_the_document_and_what_is_gone_last() -> None:
-    changes = compare([told(1), told(2), told(3)], [told(9), told(3, "Started"), told(2), told(4)])
+def test_changes_have_the_order_of_the_document_with_removed_events_last() -> None:
+    changes = compare(
+        [make_event(1), make_event(2), make_event(3)],
+        [make_event(9), make_event(3, "Started"), make_event(2), make_event(4)],
+    )
     assert said(changes) == [(SCHEDULED, 9), (STARTED, 3), (SCHEDULED, 4), (GONE, 1)]
 
 
 def test_an_event_that_is_listed_twice_is_one() -> None:
-    assert said(compare([], [told(1), told(1, "Started")])) == [(SCHEDULED, 1)]
+    assert said(compare([], [make_event(1), make_event(1, "Started")])) == [(SCHEDULED, 1)]
 
 
-def test_an_old_document_in_between_says_nothing_again() -> None:
+def test_an_older_document_repeats_no_change() -> None:
     account = ChangeTracker()
-    account.update(document(1, told(1)), 0)
-    account.update(document(2, told(1, "Started")), 1)
-    assert account.update(document(1, told(1)), 2) == []
-    assert account.update(document(2, told(1, "Started")), 3) == []
+    account.update(document(1, make_event(1)), 0)
+    account.update(document(2, make_event(1, "Started")), 1)
+    assert account.update(document(1, make_event(1)), 2) == []
+    assert account.update(document(2, make_event(1, "Started")), 3) == []
     assert said(account.update(document(3), 4)) == [(GONE, 1)]
-    assert account.update(document(2, told(1, "Started")), 5) == []
+    assert account.update(document(2, make_event(1, "Started")), 5) == []
     assert account.update(document(3), 6) == []
 
 
-def test_a_document_that_went_back_adds_what_is_new_and_what_has_started() -> None:
+def test_a_document_with_an_older_incarnation_only_adds_new_and_started_events() -> None:
     account = ChangeTracker()
-    account.update(document(192, told(1), told(2)), 0)
-    assert said(account.update(document(1, told(3), told(2, "Started")), 1)) == [(SCHEDULED, 3), (STARTED, 2)]
-    assert account.update(document(1, told(3), told(2, "Started")), 2) == []
+    account.update(document(192, make_event(1), make_event(2)), 0)
+    assert said(account.update(document(1, make_event(3), make_event(2, "Started")), 1)) == [
+        (SCHEDULED, 3),
+        (STARTED, 2),
+    ]
+    assert account.update(document(1, make_event(3), make_event(2, "Started")), 2) == []
 
 
-def test_one_that_stays_is_believed_in_the_end() -> None:
+def test_an_older_incarnation_that_persists_is_accepted() -> None:
     account = ChangeTracker()
-    account.update(document(192, told(1)), 0)
+    account.update(document(192, make_event(1)), 0)
     assert account.update(document(0), 100) == []
     assert account.update(document(0), 100 + OLD_DOCUMENT_SECONDS - 0.1) == []
     assert said(account.update(document(0), 100 + OLD_DOCUMENT_SECONDS)) == [(GONE, 1)]
-    assert said(account.update(document(1, told(2)), 111)) == [(SCHEDULED, 2)]
+    assert said(account.update(document(1, make_event(2)), 111)) == [(SCHEDULED, 2)]
     assert said(account.update(document(2), 112)) == [(GONE, 2)]
 
 
-def test_it_may_go_on_at_the_lower_numbers_while_it_is_doubted() -> None:
+def test_an_endpoint_can_continue_with_lower_incarnations() -> None:
     account = ChangeTracker()
-    account.update(document(192, told(1)), 0)
+    account.update(document(192, make_event(1)), 0)
     assert account.update(document(0), 1) == []
-    assert said(account.update(document(1, told(2)), 5)) == [(SCHEDULED, 2)]
-    assert said(account.update(document(1, told(2)), 11)) == [(GONE, 1)]
+    assert said(account.update(document(1, make_event(2)), 5)) == [(SCHEDULED, 2)]
+    assert said(account.update(document(1, make_event(2)), 11)) == [(GONE, 1)]
 
 
-def test_doubt_begins_anew_when_the_right_document_was_there_in_between() -> None:
+def test_the_count_of_older_documents_restarts_after_a_current_one() -> None:
     account = ChangeTracker()
-    account.update(document(192, told(1)), 0)
+    account.update(document(192, make_event(1)), 0)
     for now in (1, 12, 23):
         assert account.update(document(191), now) == []
-        assert account.update(document(192, told(1)), now + 9) == []
+        assert account.update(document(192, make_event(1)), now + 9) == []
 
 
-def test_a_change_of_nobody_cannot_be_approved() -> None:
+def test_a_change_without_a_client_cannot_be_approved() -> None:
     with pytest.raises(ChangeWithoutClient):
-        Change(SCHEDULED, told(1)).approve()
+        Change(SCHEDULED, make_event(1)).approve()
 
 
 @pytest.mark.parametrize(
     ("change", "sent"),
     [
-        (Change(SCHEDULED, told(1)), True),
-        (Change(CHANGED, told(1, NotBefore=LATER), told(1)), True),
-        (Change(STARTED, told(1, "Started")), False),
-        (Change(GONE, told(1), told(1)), False),
+        (Change(SCHEDULED, make_event(1)), True),
+        (Change(CHANGED, make_event(1, NotBefore=LATER), make_event(1)), True),
+        (Change(STARTED, make_event(1, "Started")), False),
+        (Change(GONE, make_event(1), make_event(1)), False),
     ],
 )
-def test_only_what_waits_is_approved(change: Change, sent: bool) -> None:
+def test_only_a_scheduled_event_can_be_approved(change: Change, sent: bool) -> None:
     approved: list[bytes] = []
 
     def send(one: ScheduledEvent) -> bool:
@@ -140,14 +153,16 @@ def test_only_what_waits_is_approved(change: Change, sent: bool) -> None:
 
 
 DOCUMENTS = st.builds(
-    lambda incarnation, events: document(incarnation, *(told(number, status) for number, status in events.items())),
+    lambda incarnation, events: document(
+        incarnation, *(make_event(number, status) for number, status in events.items())
+    ),
     st.integers(0, 6),
     st.dictionaries(st.integers(1, 4), st.sampled_from(["Scheduled", "Started"]), max_size=4),
 )
 
 
 @given(st.lists(st.tuples(DOCUMENTS, st.floats(0, 8)), max_size=20))
-def test_whatever_comes_each_event_has_an_orderly_life(course: list[tuple[EventsDocument, float]]) -> None:
+def test_each_event_has_a_valid_lifecycle_for_any_documents(course: list[tuple[EventsDocument, float]]) -> None:
     """Nothing goes that was not there, nothing is announced twice without having gone."""
     account, now = ChangeTracker(), 0.0
     there: dict[str, ScheduledEvent] = {}

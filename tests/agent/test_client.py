@@ -1,4 +1,4 @@
-"""The client against a running service, and against servers that do worse."""
+"""The client with a running service, and with misbehaving servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.raw_server import RawServer, answer, close, document, event, reset, silence, then
-from agent.shifted import Shifted, allow_seconds
+from agent.shifted_clock import Shifted, allow_seconds
 from depth import amount
 from forewarn.agent import Change, Client, Document, EndpointError, Event
 from forewarn.agent.address import EndpointAddress
@@ -77,7 +77,7 @@ def kind_of(work: Callable[[], object]) -> str:
 # --- As it should be ----------------------------------------------------------------------------------
 
 
-def test_it_knows_where_and_who_it_is_and_what_time_it_is_there(forewarn: Service, client: Client, vm: VM) -> None:
+def test_it_has_the_endpoint_the_vm_name_and_the_time(forewarn: Service, client: Client, vm: VM) -> None:
     assert client.endpoint.url == vm.endpoint
     assert (client.me.name, client.me.origin) == ("web-0", "the endpoint")
     forewarn.advance(days=3)
@@ -99,7 +99,7 @@ def test_the_endpoint_and_the_name_come_from_the_environment(vm: VM, monkeypatch
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t\n"])
-def test_a_blank_name_is_none(vm: VM, monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+def test_a_blank_name_is_ignored(vm: VM, monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
     monkeypatch.setenv("FOREWARN_VM_NAME", blank)
     with Client(vm.endpoint, blank) as client:
         assert (client.me.name, client.me.origin) == ("web-0", "the endpoint")
@@ -120,7 +120,7 @@ def test_a_life_from_the_notice_to_the_end(forewarn: Service, client: Client, vm
     assert next(changes).over
 
 
-def test_what_is_cancelled_is_said_to_be_and_cannot_be_approved(client: Client, vm: VM) -> None:
+def test_a_cancelled_event_is_reported_and_cannot_be_approved(client: Client, vm: VM) -> None:
     made = vm.restart()
     changes = client.changes()
     scheduled = next(changes)
@@ -129,7 +129,7 @@ def test_what_is_cancelled_is_said_to_be_and_cannot_be_approved(client: Client, 
     assert next(changes).cancelled
 
 
-def test_events_of_others_are_told_only_to_who_asks_for_them(forewarn: Service) -> None:
+def test_events_of_other_vms_are_returned_only_on_request(forewarn: Service) -> None:
     web = forewarn.group("web", vms=2)
     other, mine = web[1].restart(), web[0].redeploy()
     with Client(web[0].endpoint) as client:
@@ -139,7 +139,7 @@ def test_events_of_others_are_told_only_to_who_asks_for_them(forewarn: Service) 
 
 
 def test_two_may_follow_the_changes_of_one_client(vm: VM) -> None:
-    """Each is told all of it, although the other has seen it first."""
+    """Each iteration gets all changes, although the other saw them first."""
     with Client(vm.endpoint) as client, ThreadPoolExecutor(2) as threads:
         followers = [client.changes(), client.changes()]
         vm.restart()
@@ -149,7 +149,7 @@ def test_two_may_follow_the_changes_of_one_client(vm: VM) -> None:
         assert [told.result(LONG).kind for told in waiting] == ["started", "started"]
 
 
-def test_one_request_gives_the_document_and_one_approves_several(forewarn: Service) -> None:
+def test_one_request_reads_the_document_and_one_approves_several_events(forewarn: Service) -> None:
     web = forewarn.group("web", vms=2)
     made = [web[0].restart(), web[1].restart()]
     with Client(web[0].endpoint) as client:
@@ -159,7 +159,7 @@ def test_one_request_gives_the_document_and_one_approves_several(forewarn: Servi
     assert [one.status for one in made] == ["Started", "Started"]
 
 
-def test_an_unknown_id_is_refused_in_the_endpoints_words_and_nothing_is_approved(client: Client, vm: VM) -> None:
+def test_an_unknown_id_is_rejected_with_the_text_of_the_endpoint(client: Client, vm: VM) -> None:
     made = vm.restart()
     with pytest.raises(EndpointError, match="rejected the request with 400: ") as trouble:
         client.approve(made.id, "00000000-0000-0000-0000-000000000000")
@@ -173,7 +173,7 @@ def test_nothing_cannot_be_approved(client: Client, given: tuple[str, ...]) -> N
         client.approve(*given)
 
 
-def test_polls_tell_what_has_changed(client: Client, vm: VM) -> None:
+def test_polls_return_changes(client: Client, vm: VM) -> None:
     first = client.poll()
     assert (first.document, first.changed, first.error) == (Document(0, ()), True, None)
     again = client.poll()
@@ -185,20 +185,20 @@ def test_polls_tell_what_has_changed(client: Client, vm: VM) -> None:
     assert (changed.changed, len(changed.document.events)) == (True, 1)
 
 
-def test_a_poll_is_held_until_something_happens_and_an_approval_does_not_wait_for_it(forewarn: Service, vm: VM) -> None:
+def test_a_long_poll_waits_for_a_change_and_an_approval_does_not_wait_for_it(forewarn: Service, vm: VM) -> None:
     made = vm.restart()
     with Client(vm.endpoint) as client, ThreadPoolExecutor(1) as thread:
         client.poll(60)
-        asked = forewarn.times_asked_by(vm)
+        asked = forewarn.poll_count(vm)
         held = thread.submit(client.poll, 60)
         forewarn.advance(seen_by=vm)
-        assert forewarn.times_asked_by(vm) == asked + 1
+        assert forewarn.poll_count(vm) == asked + 1
         client.approve(made.id)
         polled = held.result(LONG)
         assert (polled.changed, polled.pause_seconds, client.offers_long_poll) == (True, 0, True)
 
 
-def test_closing_from_another_thread_ends_what_is_under_way(forewarn: Service, vm: VM) -> None:
+def test_closing_from_another_thread_ends_open_requests(forewarn: Service, vm: VM) -> None:
     client = Client(vm.endpoint)
     client.poll(60)
     with ThreadPoolExecutor(1) as thread:
@@ -229,7 +229,7 @@ def test_how_often_to_poll_has_bounds(seconds: float) -> None:
         Client("127.0.0.1", poll_seconds=seconds)
 
 
-def test_what_can_be_no_endpoint_is_said_at_once() -> None:
+def test_an_invalid_endpoint_is_an_error_at_once() -> None:
     with pytest.raises(BadEndpoint):
         Client("ftp://127.0.0.1")
 
@@ -268,11 +268,11 @@ def test_the_faults_are_all_there_are() -> None:
 
 def strike(vm: VM, kind: str, count: int, on: str = "GET") -> None:
     delay = {"slow": 0.2, "stall": 60}.get(kind)
-    vm.fault(kind, on=on, count=None if kind == "disabled" else count, delay=delay)
+    vm.fault(kind, method=on, count=None if kind == "disabled" else count, delay=delay)
 
 
 @pytest.mark.parametrize("kind", GETS)
-def test_a_poll_lives_through_every_fault_of_a_get(
+def test_a_poll_survives_every_fault_of_a_get(
     vm: VM, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "forewarn.agent.endpoint")
@@ -294,7 +294,7 @@ def test_a_poll_lives_through_every_fault_of_a_get(
 def test_changes_live_through_every_fault_of_a_get(
     forewarn: Service, vm: VM, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It strikes before each step, and every step is told once."""
+    """The fault applies before each step, and every step is reported once."""
     allow_seconds(monkeypatch, 1.0, 1.0, 1.0, 1.0)
     changes = client.changes()
     told: list[Change] = []
@@ -307,10 +307,10 @@ def test_changes_live_through_every_fault_of_a_get(
     assert [change.kind for change in told] == ["scheduled", "started", "gone", "scheduled"]
 
 
-def test_incarnations_that_begin_anew_are_believed_in_the_end(
+def test_restarted_incarnations_are_accepted_after_a_while(
     forewarn: Service, vm: VM, client: Client, shifted: Shifted
 ) -> None:
-    """After a day of silence the group is enabled anew. What was going on is told at lower numbers."""
+    """After a day of inactivity the group is enabled again, and incarnations restart at lower numbers."""
     first = vm.restart()
     changes = client.changes()
     assert next(changes).kind == "scheduled"
@@ -348,24 +348,24 @@ def test_a_slow_approval_is_waited_for_and_sent_again(vm: VM, client: Client, mo
     made = vm.restart()
     change = next(client.changes())
     allow_seconds(monkeypatch, LONG, 0.3, LONG)
-    vm.fault("slow", on="POST", count=1, delay=60)
+    vm.fault("slow", method="POST", count=1, delay=60)
     assert kind_of(lambda: client.approve(made.id)) == "timeout"
-    vm.fault("slow", on="POST", count=2, delay=1)
+    vm.fault("slow", method="POST", count=2, delay=1)
     assert change.approve()
     assert made.was_approved_by(vm)
 
 
-def test_an_approval_that_is_never_taken_is_given_up_after_a_minute(vm: VM, client: Client, shifted: Shifted) -> None:
+def test_an_approval_that_never_succeeds_times_out_after_a_minute(vm: VM, client: Client, shifted: Shifted) -> None:
     vm.restart()
     change = next(client.changes())
-    vm.fault(500, on="POST", seconds=3600)
+    vm.fault(500, method="POST", duration=3600)
     assert kind_of(change.approve) == "failing"
     assert 50 < sum(shifted.pauses) < 80
 
 
 @pytest.mark.parametrize("kind", ["500", "reset", "empty"])
-def test_an_approval_that_is_refused_is_looked_into_through_every_fault(vm: VM, client: Client, kind: str) -> None:
-    """It is refused since the event is gone, and the endpoint does not let itself be asked about that at once."""
+def test_a_rejected_approval_is_checked_despite_every_fault(vm: VM, client: Client, kind: str) -> None:
+    """The event has ended, so the approval is rejected. A fault delays the poll that checks it."""
     made = vm.restart()
     change = next(client.changes())
     made.cancel()
@@ -373,24 +373,24 @@ def test_an_approval_that_is_refused_is_looked_into_through_every_fault(vm: VM, 
     assert change.approve() is False
 
 
-def test_what_is_refused_and_cannot_be_looked_into_is_given_up_after_a_minute(
+def test_a_rejected_approval_that_cannot_be_checked_times_out_after_a_minute(
     vm: VM, client: Client, shifted: Shifted
 ) -> None:
     made = vm.restart()
     change = next(client.changes())
     made.cancel()
-    vm.fault(500, on="GET", seconds=3600)
+    vm.fault(500, method="GET", duration=3600)
     assert kind_of(change.approve) == "failing"
     assert 50 < sum(shifted.pauses) < 80
 
 
-def test_what_is_refused_although_it_is_there_is_raised_at_once(at: Callable[[RawServer], Client]) -> None:
+def test_a_rejection_of_an_existing_event_is_raised_at_once(at: Callable[[RawServer], Client]) -> None:
     with RawServer(document(1, event(1)), answer(400), document(1, event(1))) as server:
         assert kind_of(next(at(server).changes()).approve) == "refused"
         assert [asked.method for asked in server.asked] == ["GET", "POST", "GET"]
 
 
-def test_the_first_call_may_take_long_and_a_silence_later_gets_more_time_each_time(
+def test_the_first_call_has_a_long_timeout_and_later_timeouts_grow(
     vm: VM, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allow_seconds(monkeypatch, LONG, 0.2, 0.3, LONG)
@@ -419,7 +419,7 @@ def test_at_its_own_pace_it_is_never_throttled(forewarn: Service) -> None:
 # --- Worse servers ------------------------------------------------------------------------------------
 
 
-def test_an_endpoint_that_does_not_hold_polls_is_asked_once_a_second(
+def test_an_endpoint_without_long_polls_is_polled_once_a_second(
     at: Callable[[RawServer], Client], shifted: Shifted
 ) -> None:
     with RawServer(document(1), answer(304)) as server:
@@ -434,7 +434,7 @@ def test_an_endpoint_that_does_not_hold_polls_is_asked_once_a_second(
 
 
 @pytest.mark.parametrize("changing", [True, False])
-def test_one_that_says_it_holds_and_does_not_cannot_make_it_spin(
+def test_an_endpoint_that_falsely_announces_long_polls_causes_no_busy_loop(
     at: Callable[[RawServer], Client], shifted: Shifted, changing: bool
 ) -> None:
     def reply(number: int) -> bytes:
@@ -451,7 +451,7 @@ def test_one_that_says_it_holds_and_does_not_cannot_make_it_spin(
     assert min(apart) >= 0.99
 
 
-def test_a_storm_of_not_modified_is_trouble_that_is_over_when_a_document_comes(
+def test_repeated_304_responses_are_an_error_until_a_document_arrives(
     at: Callable[[RawServer], Client],
 ) -> None:
     with RawServer(answer(304), answer(304), document(1, event(1))) as server:
@@ -486,7 +486,7 @@ def test_an_old_endpoint_is_understood_and_approved_at_in_its_own_version(
             assert other.document().incarnation == 1
 
 
-def test_where_nobody_knows_any_version_it_is_not_here(at: Callable[[RawServer], Client], shifted: Shifted) -> None:
+def test_an_endpoint_that_knows_no_version_is_reported(at: Callable[[RawServer], Client], shifted: Shifted) -> None:
     with RawServer(answer(404, b'{ "error": "Not found." }')) as server:
         client = at(server)
         assert kind_of(client.document) == "not-here"
@@ -495,7 +495,7 @@ def test_where_nobody_knows_any_version_it_is_not_here(at: Callable[[RawServer],
         assert min(polled.pause_seconds for polled in polls) >= 0.2
 
 
-def test_who_has_moved_is_found_again_unless_the_endpoint_was_given(
+def test_a_moved_endpoint_is_discovered_again_unless_it_was_configured(
     shifted: Shifted, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -515,7 +515,7 @@ def test_who_has_moved_is_found_again_unless_the_endpoint_was_given(
     assert any(record.__dict__["event_name"] == "endpoint_changed" for record in caplog.records)
 
 
-def test_what_one_endpoint_has_taught_is_not_held_against_the_next(shifted: Shifted) -> None:
+def test_the_knowledge_about_one_endpoint_does_not_apply_to_the_next(shifted: Shifted) -> None:
     """Its tag would mean nothing there, or another document."""
     with RawServer(answer(404, b"no such version"), document(7, tag='"5"'), answer(304)) as first:
         client = Client(first.url, "web-0", pause=shifted.pause)
@@ -533,7 +533,7 @@ def test_what_one_endpoint_has_taught_is_not_held_against_the_next(shifted: Shif
         client.close()
 
 
-def test_as_long_as_no_endpoint_is_found_it_is_looked_for(shifted: Shifted) -> None:
+def test_discovery_continues_until_an_endpoint_is_found(shifted: Shifted) -> None:
     with RawServer(document(7, event(1))) as server:
         client = Client(server.url, "web-0", pause=shifted.pause)
         tries = []
@@ -552,7 +552,7 @@ def test_as_long_as_no_endpoint_is_found_it_is_looked_for(shifted: Shifted) -> N
         client.close()
 
 
-def test_a_name_that_cannot_be_had_now_is_asked_for_again(shifted: Shifted) -> None:
+def test_the_vm_name_is_requested_again_after_a_failure(shifted: Shifted) -> None:
     def reply(connection: socket.socket) -> None:
         target = server.asked[-1].target
         names = sum(asked.target.startswith("/metadata/instance") for asked in server.asked)
@@ -580,14 +580,14 @@ def test_an_endpoint_without_names_leaves_the_host_name(shifted: Shifted, status
 
 
 def test_a_client_that_is_left_alone_leaves_no_connection_open() -> None:
-    """Warnings are errors here: a socket that nobody has closed would be one."""
+    """Warnings are errors here, so an unclosed socket fails the test."""
     with RawServer(document(1, event(1))) as server:
         for _ in Client(server.url, "web-0").changes():
             break
 
 
 @pytest.mark.parametrize("bad", [None, {"EventId": "x"}, event(9, EventType=None), event(9, Resources={})])
-def test_an_event_that_cannot_be_read_hides_no_other_and_is_said_once(
+def test_an_unreadable_event_hides_no_other_and_is_logged_once(
     at: Callable[[RawServer], Client], caplog: pytest.LogCaptureFixture, bad: object
 ) -> None:
     both = answer(200, json.dumps({"DocumentIncarnation": 1, "Events": [bad, event(1)]}).encode())
@@ -601,7 +601,7 @@ def test_an_event_that_cannot_be_read_hides_no_other_and_is_said_once(
     assert len([record for record in caplog.records if "cannot be read" in record.message]) == 1
 
 
-def test_a_document_of_ever_other_nonsense_does_not_fill_the_log(
+def test_changing_invalid_documents_do_not_flood_the_log(
     at: Callable[[RawServer], Client], caplog: pytest.LogCaptureFixture
 ) -> None:
     with RawServer(document(1, *({"EventId": f"x{number}"} for number in range(1000)))) as server:
@@ -614,14 +614,14 @@ def test_a_document_of_ever_other_nonsense_does_not_fill_the_log(
     assert [record.__dict__["fields"]["error"] for record in caplog.records] == said
 
 
-def test_an_event_that_is_told_badly_for_a_while_is_not_gone(at: Callable[[RawServer], Client]) -> None:
+def test_a_temporarily_unreadable_event_does_not_disappear(at: Callable[[RawServer], Client]) -> None:
     bad = document(2, event(1, EventStatus=None), tag="")
     with RawServer(document(1, event(1)), bad, bad, document(3, event(1, "Started"))) as server:
         changes = at(server).changes()
         assert [next(changes).kind for _ in range(2)] == ["scheduled", "started"]
 
 
-def test_an_event_whose_moment_cannot_be_read_is_told(at: Callable[[RawServer], Client]) -> None:
+def test_an_event_with_an_unreadable_time_is_reported(at: Callable[[RawServer], Client]) -> None:
     with RawServer(document(1, event(1, NotBefore=None))) as server:
         change = next(at(server).changes())
         assert (change.kind, change.event.not_before, change.waits) == ("scheduled", None, True)
@@ -630,7 +630,7 @@ def test_an_event_whose_moment_cannot_be_read_is_told(at: Callable[[RawServer], 
 # --- How often ----------------------------------------------------------------------------------------
 
 
-def test_many_who_follow_one_client_stay_below_the_limit_together() -> None:
+def test_many_iterations_of_one_client_stay_below_the_rate_limit() -> None:
     """Ten threads, of which each alone would be right."""
     with RawServer(document(1)) as server, ThreadPoolExecutor(10) as threads:
         client = Client(server.url, "web-0")
@@ -642,7 +642,7 @@ def test_many_who_follow_one_client_stay_below_the_limit_together() -> None:
         assert server.most_in_a_second <= 5
 
 
-def test_polls_and_all_else_of_many_threads_stay_below_the_limit_together() -> None:
+def test_all_requests_of_many_threads_stay_below_the_rate_limit() -> None:
     with RawServer(document(1)) as server, Client(server.url, "web-0") as client, ThreadPoolExecutor(12) as threads:
         work: list[Callable[[], object]] = [client.poll, client.document, lambda: client.approve("one")] * 4
         for done in [threads.submit(one) for one in work]:
@@ -651,7 +651,7 @@ def test_polls_and_all_else_of_many_threads_stay_below_the_limit_together() -> N
         assert server.most_in_a_second <= 5
 
 
-def test_what_is_sent_again_over_a_new_connection_counts(shifted: Shifted) -> None:
+def test_a_request_repeated_on_a_new_connection_counts_for_the_rate_limit(shifted: Shifted) -> None:
     """The server ends each connection with the second request, so that every other one is sent twice."""
 
     def end_or_answer(connection: socket.socket) -> None:
@@ -735,7 +735,7 @@ COURSES = st.lists(st.sampled_from(sorted(DEEDS)), min_size=1, max_size=3).flatm
 @given(course=COURSES, wait=st.sampled_from([0, 20]))
 @example(course=["document", *["held, not modified"] * 20], wait=20)
 @example(course=[*["held", "held, other"] * 10], wait=20)
-def test_no_course_of_answers_makes_a_poll_raise_or_spin(
+def test_no_sequence_of_responses_makes_a_poll_raise_or_spin(
     course: list[str], wait: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if wait:

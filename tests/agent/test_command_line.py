@@ -1,4 +1,4 @@
-"""What is typed after `forewarn agent`, and what is answered."""
+"""The commands of `forewarn agent` and their output."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ undo = ["systemctl", "start", "web"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which nobody has set anything but where to ask."""
+    """A machine on which only the endpoint is set."""
     for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
         monkeypatch.delenv(name)
-    # An agent that starts though it should not: it then asks nobody but this machine.
+    # If an agent starts by mistake, it sends requests only to this machine.
     monkeypatch.setenv("FOREWARN_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
@@ -47,15 +47,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """As somebody types it, in a process of its own."""
+def run_command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in its own process."""
     command = [sys.executable, "-m", "forewarn", "agent", *arguments]
     return subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=60
     )
 
 
-def test_help_lists_the_verbs_and_loads_none_of_what_the_service_needs(folder: Path) -> None:
+def test_help_lists_the_verbs_and_loads_nothing_of_the_service(folder: Path) -> None:
     code = (
         "import sys; sys.argv[1:] = ['agent', '--help']\n"
         "from forewarn.__main__ import main\n"
@@ -148,7 +148,7 @@ def plans(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str,
     return found
 
 
-def test_plan_says_what_would_be_done_when(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_plan_prints_the_steps_and_their_times(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     at = ("--now", "2021-07-22T04:35:17Z")
     (found,) = plans(capsys, "--event", "event.json", *at)
     assert found["rule"] == "web"
@@ -162,19 +162,19 @@ def test_plan_says_what_would_be_done_when(capsys: pytest.CaptureFixture[str], f
     assert other["rule"] == "web"
 
 
-def test_plan_reads_its_input_and_says_when_there_is_nothing(folder: Path) -> None:
+def test_plan_reads_its_input_and_reports_that_it_is_empty(folder: Path) -> None:
     command = [sys.executable, "-m", "forewarn.agent", "plan", "--config", "agent.toml", "--event", "-"]
     given = json.dumps({"DocumentIncarnation": 3, "Events": []})
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "The document contains no events.\n"
 
 
-def test_plan_without_a_config_leaves_everything_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_without_a_config_plans_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--event", "event.json"]) == 0
     assert "there are no rules" in capsys.readouterr().out
 
 
-def test_who_stops_reading_is_no_error(folder: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(folder: Path) -> None:
     (folder / "many.json").write_text(json.dumps({"DocumentIncarnation": 3, "Events": [EVENT] * 3000}))
     command = f"{sys.executable} -m forewarn.agent plan --config agent.toml --event many.json | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
@@ -184,7 +184,7 @@ def test_who_stops_reading_is_no_error(folder: Path) -> None:
 
 def test_any_terminal_can_show_a_plan(folder: Path) -> None:
     (folder / "event.json").write_text(json.dumps({**EVENT, "EventType": "Réboot \ud800"}))
-    done = typed("plan", "--event", "event.json", PYTHONIOENCODING="ascii:strict")
+    done = run_command("plan", "--event", "event.json", PYTHONIOENCODING="ascii:strict")
     assert done.stdout.startswith("R\\xe9boot \\ud800 4CAEA225"), done.stderr
 
 
@@ -209,7 +209,7 @@ def test_a_flag_beats_a_variable_which_beats_the_config_which_beats_the_default(
     assert found[:2] == (ResolvedValue("", ""), ResolvedValue("", ""))
 
 
-def test_the_state_is_where_systemd_says_or_where_the_user_keeps_such_things(folder: Path) -> None:
+def test_the_state_folder_is_that_of_systemd_or_of_the_user(folder: Path) -> None:
     systemd = {"STATE_DIRECTORY": "/var/lib/private/forewarn-agent:/var/lib/other"}
     assert resolve_options(options(), Config(), systemd).folder == Path("/var/lib/private/forewarn-agent")
     code = (
@@ -240,6 +240,6 @@ def test_addresses(text: str, found: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":", "host", "host:", ":80", "::1:80", "host:65536", "host:-1", "host:²", "[]:1"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_rejected(text: str) -> None:
     with pytest.raises(BadOption, match="--listen"):
         read_address(text, "--listen")

@@ -20,7 +20,7 @@ SHOWN = [
 ]
 
 
-def test_a_config_is_taken_as_it_is_printed(tmp_path: Path) -> None:
+def test_every_printed_config_is_valid(tmp_path: Path) -> None:
     secret = tmp_path / "peers.secret"
     secret.write_text("0" * 32)
     secret.chmod(0o600)

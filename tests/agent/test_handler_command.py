@@ -1,4 +1,4 @@
-"""The handler `command`: what a program is told, and what becomes of what it says and does."""
+"""The handler `command`: the input of a program, and the effect of its output and exit code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.jobs import LoneJob, handler_of, then, told_event, toml_list
+from agent.jobs import LoneJob, handler_of, sample_event, then, toml_list
 from forewarn.errors import BadAgentConfig, HandlerFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Writes down all that it is told.
+# Records its input and its environment.
 TELLS = """
 import json, os, sys
 told = {name: value for name, value in os.environ.items() if name.startswith("FOREWARN_")}
@@ -44,7 +44,7 @@ def told_by(tmp_path: Path, job: LoneJob, key: str = "prepare", more: str = "") 
     return told
 
 
-def test_a_program_is_told_of_the_event_in_its_environment_and_on_its_input(tmp_path: Path) -> None:
+def test_a_program_gets_the_event_in_its_environment_and_on_stdin(tmp_path: Path) -> None:
     job = LoneJob(tmp_path, handler="leave-pool")
     told = told_by(tmp_path, job)
     assert int(told["variables"].pop("FOREWARN_TIMEOUT_SECONDS")) > 0
@@ -67,15 +67,15 @@ def test_a_program_is_told_of_the_event_in_its_environment_and_on_its_input(tmp_
 
 
 def test_an_event_of_the_oldest_version_leaves_variables_empty(tmp_path: Path) -> None:
-    whole = told_event(NotBefore="", EventStatus="Started")
+    whole = sample_event(NotBefore="", EventStatus="Started")
     event = whole._replace(description=None, source=None, duration_seconds=None)
     told = told_by(tmp_path, LoneJob(tmp_path, event=event))["variables"]
     for name in ("SOURCE", "DESCRIPTION", "DURATION_SECONDS", "NOT_BEFORE"):
         assert told[f"FOREWARN_EVENT_{name}"] == ""
 
 
-def test_what_no_variable_can_hold_is_sent_as_far_as_it_can(tmp_path: Path) -> None:
-    event = told_event(Description="a\0b\ud800" + "x" * 500_000)
+def test_text_that_a_variable_cannot_hold_is_cut(tmp_path: Path) -> None:
+    event = sample_event(Description="a\0b\ud800" + "x" * 500_000)
     told = told_by(tmp_path, LoneJob(tmp_path, event=event))
     assert told["variables"]["FOREWARN_EVENT_DESCRIPTION"].startswith("ab?xxx")
     assert told["input"]["event"]["Description"] == event.description
@@ -88,7 +88,7 @@ def test_environment_and_directory_are_the_configs(tmp_path: Path) -> None:
     assert (told["a"], told["folder"]) == ("b c", str(place))
 
 
-def test_what_prepare_says_to_remember_is_given_to_undo(tmp_path: Path) -> None:
+def test_undo_gets_what_prepare_remembers(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     said = """echo before; echo 'FOREWARN_MEMO {"checkpoint": "c 17", "deep": [1], "step": 3}'; echo after"""
     handler_of(shell(said)).prepare(job)
@@ -99,7 +99,7 @@ def test_what_prepare_says_to_remember_is_given_to_undo(tmp_path: Path) -> None:
     assert memo == {"FOREWARN_MEMO_CHECKPOINT": "c 17", "FOREWARN_MEMO_STEP": "3"}
 
 
-def test_it_is_remembered_as_soon_as_it_is_said(tmp_path: Path) -> None:
+def test_a_remembered_value_is_stored_at_once(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     handler = handler_of(shell("""echo 'FOREWARN_MEMO {"name": "a"}'; echo said; cat; sleep 60"""))
 
@@ -124,7 +124,7 @@ def test_a_memo_that_is_no_object_is_a_failure(tmp_path: Path, said: str) -> Non
         handler_of(python(code)).prepare(LoneJob(tmp_path))
 
 
-def test_what_undo_says_is_not_remembered(tmp_path: Path) -> None:
+def test_output_of_undo_is_not_remembered(tmp_path: Path) -> None:
     job = LoneJob(tmp_path, "undo")
     handler_of(shell("""echo 'FOREWARN_MEMO {"a": 1}'""", "undo")).undo(job)
     assert job.memo == {}
@@ -154,6 +154,6 @@ def test_an_action_without_a_program_does_nothing(tmp_path: Path) -> None:
         ('prepare = ["a"]\nundu = ["b"]', "no such key. Did you mean 'undo'"),
     ],
 )
-def test_wrong_options_are_refused_with_what_would_be_right(text: str, problem: str) -> None:
+def test_invalid_options_are_rejected_with_the_allowed_values(text: str, problem: str) -> None:
     with pytest.raises(BadAgentConfig, match=problem):
         handler_of(f'kind = "command"\n{text}')

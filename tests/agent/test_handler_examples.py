@@ -1,4 +1,4 @@
-"""The policies in examples/agent, and their scripts: run with what they would find on such a machine."""
+"""The policies and scripts of examples/agent, run with stand-ins for the programs that they call."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_every_policy_is_accepted_without_a_warning(policy: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_every_script_is_executable_and_refuses_what_it_does_not_know(script: Path, tmp_path: Path) -> None:
+def test_every_script_is_executable_and_rejects_unknown_arguments(script: Path, tmp_path: Path) -> None:
     places = {name: str(tmp_path) for name in ("JOB", "STORE", "WORKER")}
     known = {"PATH": os.environ["PATH"], "CLUSTER": "main", **places}
     alone = subprocess.run([script], env=known, capture_output=True, text=True, check=False)
@@ -146,7 +146,7 @@ def test_every_example_of_the_page_on_handlers_is_accepted(tmp_path: Path) -> No
         assert f"\n## {kind}\n" in page
 
 
-def test_the_handler_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+def test_the_handler_of_the_page_works_as_described(tmp_path: Path) -> None:
     page = (EXAMPLES.parents[1] / "docs" / "reference" / "handlers.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "own.py").write_text(code)
@@ -169,7 +169,7 @@ def node(machine: Machine) -> Machine:
     return machine
 
 
-def test_a_node_is_drained_and_comes_back(tmp_path: Path, node: Machine) -> None:
+def test_a_node_is_drained_and_uncordoned(tmp_path: Path, node: Machine) -> None:
     drain, job = handler("kubernetes", "drain"), LoneJob(tmp_path)
     drain.prepare(job)
     annotated, cordoned, drained = node.take()
@@ -185,7 +185,7 @@ def test_a_node_is_drained_and_comes_back(tmp_path: Path, node: Machine) -> None
     assert node.take() == []
 
 
-def test_a_node_that_an_operator_has_cordoned_stays_so(tmp_path: Path, node: Machine) -> None:
+def test_a_node_that_an_operator_cordoned_stays_cordoned(tmp_path: Path, node: Machine) -> None:
     node.put("cordoned")
     drain, job = handler("kubernetes", "drain"), LoneJob(tmp_path)
     drain.prepare(job)
@@ -213,7 +213,7 @@ def database(machine: Machine) -> Machine:
     return machine
 
 
-def test_a_primary_hands_over_once(tmp_path: Path, database: Machine) -> None:
+def test_a_primary_fails_over_once(tmp_path: Path, database: Machine) -> None:
     hand_over, job = handler("database", "hand-over"), LoneJob(tmp_path)
     hand_over.prepare(job)
     assert database.take() == ["-c /etc/patroni/config.yml switchover main --leader db-0 --force"]
@@ -224,7 +224,7 @@ def test_a_primary_hands_over_once(tmp_path: Path, database: Machine) -> None:
     assert database.take() == []
 
 
-def test_it_takes_over_again_if_it_is_told_to(tmp_path: Path, database: Machine) -> None:
+def test_it_fails_back_if_configured(tmp_path: Path, database: Machine) -> None:
     hand_over = handler("database", "hand-over", lambda text: text.replace('FAIL_BACK = "no"', 'FAIL_BACK = "yes"'))
     job = LoneJob(tmp_path)
     hand_over.prepare(job)
@@ -242,7 +242,7 @@ def test_a_replica_does_not_become_the_primary_because_of_that(tmp_path: Path, d
     assert database.take() == []
 
 
-def test_a_hand_over_that_fails_is_a_failure(tmp_path: Path, database: Machine) -> None:
+def test_a_failed_failover_is_a_failure(tmp_path: Path, database: Machine) -> None:
     database.put("stuck")
     with pytest.raises(HandlerFailed, match="exit code 1: Switchover failed"):
         handler("database", "hand-over").prepare(LoneJob(tmp_path))
@@ -303,7 +303,7 @@ def batch_handler(name: str, folder: Path) -> Handler:
     return handler("batch-spot", name, change)
 
 
-def test_a_batch_goes_on_where_it_was(tmp_path: Path, batch: BatchWorker) -> None:
+def test_a_batch_job_resumes_from_its_checkpoint(tmp_path: Path, batch: BatchWorker) -> None:
     pid = batch.start()
     checkpoint, stop = (batch_handler(name, tmp_path) for name in ("checkpoint", "stop-worker"))
     (tmp_path / "other").mkdir()

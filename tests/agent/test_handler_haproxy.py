@@ -49,7 +49,7 @@ class Aside:
 
 
 class Held:
-    """A request that the server does not answer before it is told to."""
+    """A request to which the server responds only when the test allows it."""
 
     def __init__(self, pool: Pool) -> None:
         """Held by web-0, the only one in the pool while it comes."""
@@ -71,7 +71,7 @@ class Held:
         return self._aside.end()
 
 
-def test_who_is_drained_before_he_goes_costs_nobody_an_error(tmp_path: Path, pool: Pool) -> None:
+def test_a_drained_server_causes_no_client_errors(tmp_path: Path, pool: Pool) -> None:
     handler = haproxy(pool)
     assert handler.describe("prepare") == "drain pool/web-0 of HAProxy and wait until no sessions remain"
     assert handler.describe("undo") == "return pool/web-0 of HAProxy to the pool"
@@ -87,7 +87,7 @@ def test_who_is_drained_before_he_goes_costs_nobody_an_error(tmp_path: Path, poo
     assert traffic.errors == []
 
 
-def test_who_just_goes_costs_errors(pool: Pool) -> None:
+def test_a_server_without_drain_causes_client_errors(pool: Pool) -> None:
     """The same without the handler: the clients do count."""
     with Traffic(pool.port) as traffic:
         traffic.until_more(20, "web-0")
@@ -108,7 +108,7 @@ def test_it_waits_for_the_last_session(tmp_path: Path, pool: Pool) -> None:
     assert pool.servers()["pool/web-0"] == ("drain", 0)
 
 
-def test_sessions_that_stay_are_a_failure_after_so_long(tmp_path: Path, pool: Pool) -> None:
+def test_sessions_that_stay_are_a_failure_after_the_timeout(tmp_path: Path, pool: Pool) -> None:
     held = Held(pool)
     with pytest.raises(HandlerFailed, match="drain_timeout passed with 1 session on pool/web-0 left"):
         haproxy(pool, 'drain_timeout = "0.3s"').prepare(LoneJob(tmp_path))
@@ -126,7 +126,7 @@ def test_or_they_are_cut(tmp_path: Path, pool: Pool, more: str, seconds: float) 
     assert job.warned == ["cutting the remaining sessions: 1 session on pool/web-0"]
 
 
-def test_it_stops_waiting_when_it_is_told_to(tmp_path: Path, pool: Pool) -> None:
+def test_a_cancellation_ends_the_wait(tmp_path: Path, pool: Pool) -> None:
     held, job = Held(pool), LoneJob(tmp_path)
     preparing = Aside(lambda: haproxy(pool).prepare(job))
     job.until_said("draining")
@@ -138,7 +138,7 @@ def test_it_stops_waiting_when_it_is_told_to(tmp_path: Path, pool: Pool) -> None
 
 
 @pytest.mark.parametrize("state", ["drain", "maint"])
-def test_what_somebody_else_has_taken_out_stays_out(tmp_path: Path, pool: Pool, state: str) -> None:
+def test_a_server_that_an_operator_disabled_stays_disabled(tmp_path: Path, pool: Pool, state: str) -> None:
     pool.runtime().set_state("pool/web-0", state)
     job = LoneJob(tmp_path)
     haproxy(pool).prepare(job)
@@ -147,7 +147,7 @@ def test_what_somebody_else_has_taken_out_stays_out(tmp_path: Path, pool: Pool, 
     assert pool.state("web-0") == state
 
 
-def test_what_somebody_puts_into_maintenance_meanwhile_is_left_so(tmp_path: Path, pool: Pool) -> None:
+def test_a_server_put_into_maintenance_meanwhile_stays_there(tmp_path: Path, pool: Pool) -> None:
     job = LoneJob(tmp_path)
     haproxy(pool).prepare(job)
     pool.runtime().set_state("pool/web-0", "maint")
@@ -157,7 +157,7 @@ def test_what_somebody_puts_into_maintenance_meanwhile_is_left_so(tmp_path: Path
     assert undoing.warned == ["pool/web-0 was put into maintenance since; leaving it"]
 
 
-def test_run_again_after_a_kill_it_remembers_what_was_at_first(tmp_path: Path, pool: Pool) -> None:
+def test_after_a_kill_it_knows_the_original_state(tmp_path: Path, pool: Pool) -> None:
     job = LoneJob(tmp_path)
     haproxy(pool).prepare(job)
     haproxy(pool).prepare(then(job, "prepare"))
@@ -186,7 +186,7 @@ def test_a_haproxy_that_was_restarted_has_forgotten_and_that_is_fine(tmp_path: P
     assert undoing.said == ["pool/web-0 is already in the pool"]
 
 
-def test_restarted_while_it_drains_it_is_told_again(tmp_path: Path, pool: Pool) -> None:
+def test_a_haproxy_restarted_during_the_drain_is_drained_again(tmp_path: Path, pool: Pool) -> None:
     held, job = Held(pool), LoneJob(tmp_path)
     preparing = Aside(lambda: haproxy(pool).prepare(job))
     job.until_said("draining")
@@ -198,7 +198,7 @@ def test_restarted_while_it_drains_it_is_told_again(tmp_path: Path, pool: Pool) 
     held.end()
 
 
-def test_undo_waits_for_a_haproxy_that_comes_up_later(tmp_path: Path, pool: Pool) -> None:
+def test_undo_waits_until_haproxy_is_up(tmp_path: Path, pool: Pool) -> None:
     job = LoneJob(tmp_path)
     haproxy(pool).prepare(job)
     pool.stop()
@@ -215,7 +215,7 @@ def test_undo_waits_for_a_haproxy_that_comes_up_later(tmp_path: Path, pool: Pool
     assert undoing.end() == ""
 
 
-def test_a_server_that_there_is_not_is_a_failure_that_names_those_there_are(tmp_path: Path, pool: Pool) -> None:
+def test_an_unknown_server_is_a_failure_with_the_known_servers(tmp_path: Path, pool: Pool) -> None:
     problem = "HAProxy has no server pool/web-9; it has pool/web-0, pool/web-1. Did you mean 'pool/web-1'"
     with pytest.raises(HandlerFailed, match=problem):
         haproxy(pool, server="pool/web-9").prepare(LoneJob(tmp_path))
@@ -226,13 +226,13 @@ def test_a_socket_that_may_not_change_anything_is_a_failure(tmp_path: Path) -> N
         haproxy(pool).prepare(LoneJob(tmp_path))
 
 
-def test_nobody_there_is_a_failure_within_the_limit(tmp_path: Path) -> None:
+def test_a_missing_haproxy_is_a_failure_within_the_timeout(tmp_path: Path) -> None:
     handler = handler_of('kind = "haproxy"\nsocket = "/no/such.sock"\nserver = "a/b"')
     with pytest.raises(HandlerFailed, match=r"HAProxy does not respond at /no/such.sock: No such file"):
         handler.prepare(LoneJob(tmp_path, seconds=0.5))
 
 
-def test_somebody_who_does_not_answer_is_a_failure_within_the_limit(tmp_path: Path) -> None:
+def test_a_haproxy_that_does_not_respond_is_a_failure_within_the_timeout(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         handler = handler_of(f'kind = "haproxy"\nsocket = "127.0.0.1:{port}"\nserver = "a/b"')
@@ -254,6 +254,6 @@ def test_somebody_who_does_not_answer_is_a_failure_within_the_limit(tmp_path: Pa
         ('socket = "/a"\nserver = "a/b"\non_remaining = "kill"', "is not one of fail, cut"),
     ],
 )
-def test_wrong_options_are_refused(text: str, problem: str) -> None:
+def test_invalid_options_are_rejected(text: str, problem: str) -> None:
     with pytest.raises(BadAgentConfig, match=problem):
         handler_of(f'kind = "haproxy"\n{text}')

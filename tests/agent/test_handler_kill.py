@@ -1,4 +1,4 @@
-"""An agent that is killed while a program of its runs: never two of them at once, and none is left."""
+"""Kills of an agent while its program runs: never two programs at once, and none is left."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Agents:
         self.folder = folder
         (folder / "lonely.py").write_text(LONELY)
         self._process = subprocess.Popen(
-            [sys.executable, "-S", HERE / "kill_here.py"],
+            [sys.executable, "-S", HERE / "kill_at_line.py"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -177,10 +177,8 @@ def test_killed_while_it_sees_off_an_earlier_one(agents: Agents, tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"limit": 0.1}', '{"limit": "x"}'])
-def test_a_lock_that_does_not_say_whose_it_is_is_waited_for_but_not_for_ever(
-    agents: Agents, tmp_path: Path, content: str
-) -> None:
-    """Whoever holds it was never let begin."""
+def test_a_lock_without_an_owner_is_waited_for_with_a_limit(agents: Agents, tmp_path: Path, content: str) -> None:
+    """An agent that stopped before it wrote its data to the lock has not started a program."""
     (tmp_path / "run").mkdir()
     with (tmp_path / "run" / "it.lock").open("w") as lock:
         lock.write(content)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.jobs import LoneJob, handler_of, then, told_event
+from agent.jobs import LoneJob, handler_of, sample_event, then
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def fields_of(datagram: bytes) -> dict[str, str]:
     return fields
 
 
-def test_a_file_gets_a_line_when_it_comes_and_one_when_it_is_over(tmp_path: Path) -> None:
+def test_a_file_gets_a_line_at_prepare_and_one_at_undo(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     handler = handler_of(f'kind = "log"\npath = "{path}"')
     job = LoneJob(tmp_path)
@@ -63,7 +63,7 @@ def test_a_file_gets_a_line_when_it_comes_and_one_when_it_is_over(tmp_path: Path
 def test_the_journal_gets_fields(tmp_path: Path, journal: socket.socket) -> None:
     handler = handler_of(f'kind = "log"\njournal_socket = "{tmp_path}/journal"')
     assert handler.describe("prepare") == "log the event to the journal"
-    event = told_event(Description="first line\nsecond=line")
+    event = sample_event(Description="first line\nsecond=line")
     handler.prepare(LoneJob(tmp_path, event=event))
     fields = fields_of(journal.recv(100_000))
     assert fields["MESSAGE"] == f"Reboot {event.id} is scheduled: first line\nsecond=line"
@@ -73,9 +73,7 @@ def test_the_journal_gets_fields(tmp_path: Path, journal: socket.socket) -> None
     assert fields["FOREWARN_EVENT_DESCRIPTION"] == "first line\nsecond=line"
 
 
-def test_the_journal_is_omitted_where_there_is_a_file_unless_it_is_wanted(
-    tmp_path: Path, journal: socket.socket
-) -> None:
+def test_with_a_file_the_journal_is_used_only_on_request(tmp_path: Path, journal: socket.socket) -> None:
     both = f'kind = "log"\npath = "{tmp_path}/file"\njournal_socket = "{tmp_path}/journal"\n'
     assert handler_of(both).describe("undo") == f"log its end to {tmp_path}/file"
     handler = handler_of(both + "journal = true")
@@ -86,7 +84,7 @@ def test_the_journal_is_omitted_where_there_is_a_file_unless_it_is_wanted(
 
 
 @pytest.mark.parametrize("more", ["", "journal = false"])
-def test_where_there_is_neither_the_agents_log_has_it(tmp_path: Path, more: str) -> None:
+def test_without_file_and_journal_the_log_of_the_agent_is_used(tmp_path: Path, more: str) -> None:
     if more:
         (tmp_path / "journal").touch()
     handler = handler_of(f'kind = "log"\njournal_socket = "{tmp_path}/journal"\n{more}')
@@ -96,7 +94,7 @@ def test_where_there_is_neither_the_agents_log_has_it(tmp_path: Path, more: str)
     assert job.said == [f"Reboot {job.event.id} is scheduled: Virtual machine is going to be restarted."]
 
 
-def test_what_cannot_be_written_is_a_failure_that_says_where(tmp_path: Path) -> None:
+def test_a_failed_write_is_a_failure_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(HandlerFailed, match="cannot write to /no/such/file: No such file or directory"):
         handler_of('kind = "log"\npath = "/no/such/file"').prepare(LoneJob(tmp_path))
     with pytest.raises(HandlerFailed, match="cannot write to the journal at /no/such: No such file"):

@@ -33,7 +33,7 @@ def started(worker: Worker, more: str = "") -> str:
 
 
 @pytest.mark.parametrize("name", ["TERM", "INT"])
-def test_it_is_asked_to_end_and_waited_for(tmp_path: Path, worker: Worker, name: str) -> None:
+def test_the_process_gets_sigterm_and_is_waited_for(tmp_path: Path, worker: Worker, name: str) -> None:
     pid = worker.start()
     handler = handler_of(options(tmp_path, f'signal = "{name}"'))
     assert handler.describe("prepare") == f"send {name} to the process of {tmp_path}/pid and wait until it ends"
@@ -42,7 +42,7 @@ def test_it_is_asked_to_end_and_waited_for(tmp_path: Path, worker: Worker, name:
     assert (tmp_path / "ended").read_text() == f"SIG{name}"
 
 
-def test_it_is_started_again_and_outlives_whoever_started_it(tmp_path: Path, worker: Worker) -> None:
+def test_the_restarted_process_outlives_the_agent(tmp_path: Path, worker: Worker) -> None:
     pid = worker.start()
     handler = handler_of(started(worker, f'log = "{tmp_path}/log"'))
     job = LoneJob(tmp_path)
@@ -67,7 +67,7 @@ def test_one_that_was_not_running_is_not_started(tmp_path: Path, worker: Worker)
     assert job.said == [f"nothing to stop: the process of {tmp_path}/pid is not running"]
 
 
-def test_begun_before_a_kill_it_goes_on_with_the_same_process(tmp_path: Path, worker: Worker) -> None:
+def test_after_a_kill_it_continues_with_the_same_process(tmp_path: Path, worker: Worker) -> None:
     """The process has removed its file already, and yet lives on."""
     pid = worker.start("deaf")
     handler = handler_of(started(worker))
@@ -83,7 +83,7 @@ def test_begun_before_a_kill_it_goes_on_with_the_same_process(tmp_path: Path, wo
     assert worker.until_ready(pid) != pid
 
 
-def test_it_stops_waiting_when_it_is_told_to(tmp_path: Path, worker: Worker) -> None:
+def test_a_cancellation_ends_the_wait(tmp_path: Path, worker: Worker) -> None:
     worker.start("deaf")
     job = LoneJob(tmp_path)
     job.stopped.set()
@@ -110,7 +110,7 @@ def test_an_old_file_does_not_keep_it_from_being_started(tmp_path: Path, worker:
     assert find_process(pid) is not None
 
 
-def test_its_number_is_written_where_it_does_not_do_so(tmp_path: Path) -> None:
+def test_the_handler_writes_the_pid_file_if_the_process_does_not(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     job.remember(pid=1, started=1, boot="another")
     text = 'start = ["sleep", "60"]\nwrite_pid = true'
@@ -132,7 +132,7 @@ def test_one_that_fails_at_once_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n", "999999999"])
-def test_a_file_that_names_nobody_means_that_nothing_runs(tmp_path: Path, content: str) -> None:
+def test_a_pid_file_without_a_process_means_that_nothing_runs(tmp_path: Path, content: str) -> None:
     (tmp_path / "pid").write_text(content)
     handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
 
@@ -160,6 +160,6 @@ def test_the_agent_does_not_stop_itself(tmp_path: Path) -> None:
         ('pid_file = "/a"\nlog = "/b"', "Is only used with start"),
     ],
 )
-def test_wrong_options_are_refused(text: str, problem: str) -> None:
+def test_invalid_options_are_rejected(text: str, problem: str) -> None:
     with pytest.raises(BadAgentConfig, match=problem):
         handler_of(f'kind = "process"\n{text}')

@@ -21,7 +21,7 @@ def shell(job: LoneJob, line: str, text: str = "") -> int:
     return run_program(job, ["sh", "-c", line], text=text).status
 
 
-def test_its_input_is_all_it_is_given(tmp_path: Path) -> None:
+def test_a_program_gets_its_whole_input(tmp_path: Path) -> None:
     text = "x" * 1_000_000
     assert shell(LoneJob(tmp_path), f"cat > {tmp_path}/got", text) == 0
     assert (tmp_path / "got").read_text() == text
@@ -32,8 +32,8 @@ def test_a_program_need_not_read_its_input(tmp_path: Path, line: str) -> None:
     assert shell(LoneJob(tmp_path), line, "x" * 1_000_000) == 0
 
 
-def test_output_is_said_line_by_line_as_it_comes(tmp_path: Path) -> None:
-    """The second line is only said after the first was heard."""
+def test_output_is_logged_line_by_line(tmp_path: Path) -> None:
+    """The program writes the second line only after the first was logged."""
     job = LoneJob(tmp_path)
     os.mkfifo(tmp_path / "go")
     running = threading.Thread(
@@ -47,7 +47,7 @@ def test_output_is_said_line_by_line_as_it_comes(tmp_path: Path) -> None:
     assert job.said == ["one", "two", "three"]
 
 
-def test_output_without_end_is_cut_and_counted(tmp_path: Path) -> None:
+def test_endless_output_is_cut_and_counted(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     code = "print('x' * 3_000_000)\nfor number in range(1000): print(number)"
     assert run_program(job, [sys.executable, "-S", "-c", code]).status == 0
@@ -57,13 +57,13 @@ def test_output_without_end_is_cut_and_counted(tmp_path: Path) -> None:
     assert job.warned == ["801 more lines of output are not logged"]
 
 
-def test_output_that_is_no_text_is_said_somehow(tmp_path: Path) -> None:
+def test_binary_output_is_logged_with_replacement_characters(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     shell(job, r"printf 'a\377b\r\n'")
     assert job.said == ["a\N{REPLACEMENT CHARACTER}b"]
 
 
-def test_the_failure_says_how_it_ended_and_its_last_words(tmp_path: Path) -> None:
+def test_the_failure_has_the_exit_code_and_the_last_output(tmp_path: Path) -> None:
     ended = run_program(LoneJob(tmp_path), ["sh", "-c", "for i in 1 2 3 4 5 6 7; do echo $i; done; exit 3"])
     assert str(ended.error) == "sh ended with exit code 3: 3 / 4 / 5 / 6 / 7"
     ended = run_program(LoneJob(tmp_path), ["sh", "-c", "kill -USR1 $$"])
@@ -71,7 +71,7 @@ def test_the_failure_says_how_it_ended_and_its_last_words(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", "{folder}/plain", "{folder}"])
-def test_what_cannot_be_run_is_named(tmp_path: Path, name: str) -> None:
+def test_a_program_that_cannot_run_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "plain").write_text("echo")
     name = name.format(folder=tmp_path)
     with pytest.raises(HandlerFailed, match=f"cannot run {name}: "):
@@ -83,7 +83,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         run_program(LoneJob(tmp_path), ["true"], directory="/no/such")
 
 
-def test_a_script_whose_interpreter_is_missing_fails_with_the_systems_words(tmp_path: Path) -> None:
+def test_a_missing_interpreter_is_a_failure_with_the_system_error(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -101,7 +101,7 @@ def test_at_the_limit_the_whole_group_is_ended(tmp_path: Path) -> None:
         assert find_process(int((tmp_path / name).read_text())) is None
 
 
-def test_who_does_not_listen_is_ended_by_force(tmp_path: Path) -> None:
+def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     line = f"trap '' TERM; echo $$ > {tmp_path}/pid; echo begun; for i in 1 2 3 4 5 6; do sleep 10; done"
     failures: list[BaseException] = []
@@ -152,8 +152,8 @@ except OSError:
 """
 
 
-def test_a_daemon_that_is_left_on_purpose_lives_and_blocks_nobody(tmp_path: Path) -> None:
-    """It holds the output and the lock, and goes on talking."""
+def test_a_daemon_that_a_program_starts_survives_and_blocks_nothing(tmp_path: Path) -> None:
+    """It keeps the output and the lock, and continues to write."""
     (tmp_path / "daemon.py").write_text(DAEMON)
     line = f"setsid {sys.executable} -S {tmp_path}/daemon.py {tmp_path}/pid & until [ -s {tmp_path}/pid ]; do :; done"
     assert shell(LoneJob(tmp_path), line) == 0
@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         shell(LoneJob(tmp_path), "exit 0")
 
 
-def test_nothing_else_of_the_agent_is_open_in_a_program(tmp_path: Path) -> None:
+def test_a_program_inherits_no_open_files_of_the_agent(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     with Path("/dev/null").open() as other:
         os.set_inheritable(other.fileno(), True)
@@ -190,9 +190,7 @@ def test_nothing_else_of_the_agent_is_open_in_a_program(tmp_path: Path) -> None:
     assert [path for path in opened if not path.startswith("pipe:")] == [f"{tmp_path}/run/it.lock"]
 
 
-def test_a_folder_that_is_given_from_here_on_is_found_by_the_program_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_is_resolved_for_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent may be started with --state here."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
@@ -201,7 +199,7 @@ def test_a_folder_that_is_given_from_here_on_is_found_by_the_program_too(
     assert job.said == [f"{tmp_path}/here"]
 
 
-def test_only_what_asks_for_it_is_taken_up(tmp_path: Path) -> None:
+def test_only_a_resumable_program_uses_an_earlier_result(tmp_path: Path) -> None:
     """Several programs of one run are all run, though one before them came to a good end."""
     for _ in range(2):
         job = LoneJob(tmp_path, run="one")

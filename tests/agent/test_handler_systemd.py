@@ -1,4 +1,4 @@
-"""The handler `systemd`: what it says to systemctl, and what it makes of the answers."""
+"""The handler `systemd`: its calls of systemctl, and how it uses the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from programs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Keeps one file per unit that runs, and writes down what it was told to do.
+# Keeps one file per running unit, and records its arguments.
 SYSTEMCTL = """#!/bin/sh
 folder=$(dirname "$0")
 unit=$folder/active-$2
@@ -59,13 +59,13 @@ def test_units_are_stopped_in_order_and_started_in_reverse_if_they_were_running(
     assert done(system)[6:] == ["start worker", "start web"]
 
 
-def test_a_unit_that_does_not_exist_fails_with_systemctls_words(tmp_path: Path, system: Path) -> None:
+def test_a_missing_unit_is_a_failure_with_the_output_of_systemctl(tmp_path: Path, system: Path) -> None:
     with pytest.raises(HandlerFailed, match=r"stop no-such: .* exit code 5: .*Unit no-such.service not loaded"):
         handler_of('kind = "systemd"\nunit = "no-such"').prepare(LoneJob(tmp_path))
     assert done(system) == []
 
 
-def test_one_that_does_not_start_does_not_keep_the_others_down(tmp_path: Path, system: Path) -> None:
+def test_a_unit_that_does_not_start_does_not_block_the_others(tmp_path: Path, system: Path) -> None:
     for unit in ("web", "worker"):
         (system / f"active-{unit}").touch()
     handler = handler_of(f'kind = "systemd"\nunits = {toml_list("web", "worker")}')
@@ -82,7 +82,7 @@ def test_nothing_is_started_that_was_never_stopped(tmp_path: Path, system: Path)
     assert done(system) == []
 
 
-def test_without_systemctl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_systemctl_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HandlerFailed, match="cannot run systemctl: it is not in PATH"):
         handler_of('kind = "systemd"\nunit = "web"').prepare(LoneJob(tmp_path))
@@ -108,6 +108,6 @@ def test_the_real_systemctl_is_understood(tmp_path: Path) -> None:
         ('unit = "a b"', "is not a valid name"),
     ],
 )
-def test_wrong_options_are_refused(text: str, problem: str) -> None:
+def test_invalid_options_are_rejected(text: str, problem: str) -> None:
     with pytest.raises(BadAgentConfig, match=problem):
         handler_of(f'kind = "systemd"\n{text}')

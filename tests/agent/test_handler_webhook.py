@@ -1,4 +1,4 @@
-"""The handler `webhook`: a real receiver, which answers as it likes."""
+"""The handler `webhook`, with a real receiver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from agent.jobs import LoneJob, handler_of, then
 from forewarn.errors import BadAgentConfig, HandlerFailed
-from receiver import Got, Receiver, Reply, authority_file
+from webhook_receiver import ReceivedRequest, Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def fail(handler_text: str, job: LoneJob) -> str:
     return str(failure.value)
 
 
-def test_the_receiver_is_told_of_the_event_and_of_its_end(tmp_path: Path, receiver: Receiver) -> None:
+def test_the_receiver_gets_the_event_and_its_end(tmp_path: Path, receiver: Receiver) -> None:
     handler = handler_of(webhook(receiver.url("/hook?key=secret"), 'headers = {X-Key = "a b"}'))
     assert handler.describe("prepare") == f"POST to {receiver.url('/hook')}"
     job = LoneJob(tmp_path)
@@ -52,7 +52,7 @@ def test_the_receiver_is_told_of_the_event_and_of_its_end(tmp_path: Path, receiv
     assert "forewarn-signature" not in first.headers
 
 
-def test_undo_may_go_elsewhere_or_nowhere(tmp_path: Path, receiver: Receiver) -> None:
+def test_undo_can_have_another_url_or_none(tmp_path: Path, receiver: Receiver) -> None:
     elsewhere = handler_of(webhook(receiver.url(), f'undo_url = "{receiver.url("/back")}"'))
     elsewhere.undo(LoneJob(tmp_path, "undo"))
     assert [got.path for got in receiver.got] == ["/back"]
@@ -81,7 +81,7 @@ def test_a_secret_that_cannot_be_had_is_a_failure(
     assert receiver.got == []
 
 
-def test_it_is_tried_again_with_pauses_until_it_is_taken(tmp_path: Path, receiver: Receiver) -> None:
+def test_it_retries_with_backoff_until_it_is_accepted(tmp_path: Path, receiver: Receiver) -> None:
     class Patient(LoneJob):
         pauses: list[float] = []  # noqa: RUF012 - one test, one job
 
@@ -91,7 +91,7 @@ def test_it_is_tried_again_with_pauses_until_it_is_taken(tmp_path: Path, receive
             return False
 
     replies = [Reply(503), Reply(reset=True), Reply(204)]
-    receiver.answer = lambda _: replies[len(receiver.got) - 1]
+    receiver.respond = lambda _: replies[len(receiver.got) - 1]
     job = Patient(tmp_path)
     handler_of(webhook(receiver.url())).prepare(job)
     assert [got.headers["forewarn-attempt"] for got in receiver.got] == ["1", "2", "3"]
@@ -103,22 +103,22 @@ def test_it_is_tried_again_with_pauses_until_it_is_taken(tmp_path: Path, receive
 def test_all_but_a_2xx_is_a_failure_and_no_redirect_is_followed(
     tmp_path: Path, receiver: Receiver, status: int
 ) -> None:
-    def answer(_: Got) -> Reply:
+    def answer(_: ReceivedRequest) -> Reply:
         return Reply(status, {"Location": receiver.url("/elsewhere")})
 
-    receiver.answer = answer
+    receiver.respond = answer
     problem = fail(webhook(receiver.url(), "attempts = 1"), LoneJob(tmp_path))
     assert problem == f"failed after 1 attempt: 127.0.0.1:{receiver.port} responded with {status}."
     assert [got.path for got in receiver.got] == ["/hook"]
 
 
-def test_who_does_not_answer_costs_no_more_than_the_limit(tmp_path: Path, receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(hang=True)
+def test_a_receiver_without_a_response_costs_at_most_the_timeout(tmp_path: Path, receiver: Receiver) -> None:
+    receiver.respond = lambda _: Reply(hang=True)
     problem = fail(webhook(receiver.url(), "attempts = 20"), LoneJob(tmp_path, seconds=1.5))
     assert "the timeout has passed" in problem or "did not respond" in problem
 
 
-def test_an_answer_that_trickles_costs_no_more_than_the_limit(tmp_path: Path) -> None:
+def test_a_very_slow_response_costs_at_most_the_timeout(tmp_path: Path) -> None:
     """Each byte comes in time, and yet there is no end to it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         over = threading.Event()
@@ -143,19 +143,19 @@ def test_an_answer_that_trickles_costs_no_more_than_the_limit(tmp_path: Path) ->
             thread.join()
 
 
-def test_it_stops_when_it_is_told_to(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_cancellation_ends_the_retries(tmp_path: Path, receiver: Receiver) -> None:
     job = LoneJob(tmp_path)
 
-    def answer(_: Got) -> Reply:
+    def answer(_: ReceivedRequest) -> Reply:
         job.stopped.set()
         return Reply(hang=True)
 
-    receiver.answer = answer
+    receiver.respond = answer
     assert "it is no longer needed" in fail(webhook(receiver.url()), job)
     assert len(receiver.got) == 1
 
 
-def test_no_proxy_is_asked(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_used(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     handler_of(webhook(receiver.url())).prepare(LoneJob(tmp_path))
     assert len(receiver.got) == 1
@@ -190,6 +190,6 @@ def test_tls_is_verified(tmp_path: Path) -> None:
         ('url = "http://a"\nundo = false\nundo_url = "http://b"', "Has no effect with undo = false"),
     ],
 )
-def test_wrong_options_are_refused_with_what_would_be_right(text: str, problem: str) -> None:
+def test_invalid_options_are_rejected_with_the_allowed_values(text: str, problem: str) -> None:
     with pytest.raises(BadAgentConfig, match=problem):
         handler_of(f'kind = "webhook"\n{text}')

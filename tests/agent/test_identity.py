@@ -1,4 +1,4 @@
-"""Which name in an event is this machine's."""
+"""The name of this machine in events."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CASES = [
     ("origin", "name", "resources", "own"),
     [(origin, name, resources, own) for origins, name, resources, own in CASES for origin in origins],
 )
-def test_which_name_is_ones_own(origin: str, name: str, resources: list[str], own: str | None) -> None:
+def test_the_own_name_among_the_resources(origin: str, name: str, resources: list[str], own: str | None) -> None:
     assert MachineIdentity(name, origin).listed_as(resources) == own
     assert MachineIdentity(name, origin).listed_as(tuple(reversed(resources))) == own
 
@@ -98,14 +98,14 @@ def test_instances_of_a_scale_set_are_never_mixed_up(mine: int, other: int, name
 
 
 @given(st.text(), st.sampled_from(ANY), st.lists(st.text()))
-def test_what_is_found_is_in_the_list(name: str, origin: str, resources: list[str]) -> None:
+def test_the_matched_name_is_in_the_list(name: str, origin: str, resources: list[str]) -> None:
     own = MachineIdentity(name, origin).listed_as(resources)
     assert own is None or own in resources
     if name and name in resources:
         assert own == name
 
 
-def test_the_name_that_is_given_is_used_and_nobody_is_asked() -> None:
+def test_a_configured_name_is_used_without_a_request() -> None:
     def ask() -> str:
         raise AssertionError("asked")
 
@@ -120,5 +120,7 @@ def test_the_name_that_is_given_is_used_and_nobody_is_asked() -> None:
         (None, MachineIdentity("h", HOST_NAME)),
     ],
 )
-def test_else_the_endpoint_is_asked_and_else_it_is_the_host_name(answer: str | None, me: MachineIdentity) -> None:
+def test_otherwise_the_endpoint_provides_the_name_or_it_is_the_host_name(
+    answer: str | None, me: MachineIdentity
+) -> None:
     assert choose_identity("", lambda: answer, "h") == me

@@ -69,11 +69,11 @@ def test_the_forms_that_dhclient_writes(option: str, address: str) -> None:
         'option domain-name "option unknown-245 a8:3f:81:10;";',
     ],
 )
-def test_what_is_no_address_for_dhclient(option: str) -> None:
+def test_invalid_addresses_of_dhclient(option: str) -> None:
     assert read_dhclient(lease(option)) == []
 
 
-def test_the_last_lease_counts() -> None:
+def test_the_last_lease_is_used() -> None:
     old, new = lease("option unknown-245 a:0:0:1;"), lease("option unknown-245 a:0:0:2;")
     assert read_dhclient(old + new) == ["10.0.0.2"]
     assert read_dhclient(new + old) == ["10.0.0.1"]
@@ -149,7 +149,7 @@ def test_udhcpc(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["opt24=0a2d0002", "myopt245=0a2d0002", "opt2455=0a2d0002", "opt245=", "opt245=0a2d"])
-def test_what_is_no_address_for_udhcpc(text: str) -> None:
+def test_invalid_addresses_of_udhcpc(text: str) -> None:
     assert read_udhcpc(text) == []
 
 
@@ -195,18 +195,18 @@ FILES = [
 
 
 @pytest.mark.parametrize(("name", "content"), FILES, ids=[name for name, _ in FILES])
-def test_where_they_are(tmp_path: Path, name: str, content: str) -> None:
+def test_the_locations_of_lease_files(tmp_path: Path, name: str, content: str) -> None:
     path = place(tmp_path, name, content.format(hex="0a2d0002", colons="a:2d:0:2"), age=0)
     assert find_option_245(tmp_path) == [("10.45.0.2", path)]
 
 
-def test_every_pattern_is_shown_to_be_read() -> None:
+def test_files_of_every_pattern_are_read() -> None:
     patterns = [pattern for files in LEASES for pattern in files.patterns]
     unseen = [pattern for pattern in patterns if not any(Path(name).match(pattern) for name, _ in FILES)]
     assert unseen == ["var/lib/dhcp/dhclient*.lease", "run/dhclient*.leases"]  # the other ending is shown
 
 
-def test_the_newest_file_comes_first(tmp_path: Path) -> None:
+def test_the_newest_file_is_first(tmp_path: Path) -> None:
     middle = place(tmp_path, "run/systemd/netif/leases/2", "OPTION_245=0a000002", age=20)
     oldest = place(tmp_path, "var/lib/dhcp/dhclient.eth0.leases", lease("option unknown-245 a:0:0:3;"), age=30)
     newest = place(tmp_path, "run/udhcpc.eth1.lease", "opt245=0a000001", age=10)
@@ -225,7 +225,7 @@ def test_other_files_are_not_read(tmp_path: Path) -> None:
     assert find_option_245(tmp_path) == []
 
 
-def test_strange_files_are_passed_over(tmp_path: Path) -> None:
+def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     good = place(tmp_path, "run/systemd/netif/leases/9", "OPTION_245=0a2d0002", age=0)
     (tmp_path / "run/systemd/netif/leases/1").mkdir()
     (tmp_path / "run/systemd/netif/leases/2").symlink_to("nowhere")

@@ -20,7 +20,7 @@ def files_of_the_page() -> dict[str, str]:
     return {name: text for text, name in blocks}
 
 
-def test_the_programs_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+def test_the_programs_of_the_page_work_as_described(tmp_path: Path) -> None:
     files = files_of_the_page()
     assert len(files) == PAGE.count("```") / 2
     for name, text in files.items():
@@ -59,7 +59,7 @@ def test_every_public_name_is_on_the_page() -> None:
         assert f"`{name}`" in PAGE
 
 
-def test_the_library_has_its_names_and_loads_none_before_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_library_loads_its_names_on_demand(tmp_path: Path) -> None:
     for name in forewarn.agent.__all__:
         assert getattr(forewarn.agent, name) is not None
     code = "import sys, forewarn.agent; assert not {'http.client', 'asyncio', 'json'} & set(sys.modules)"

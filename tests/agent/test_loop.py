@@ -1,4 +1,4 @@
-"""What the loop promises to those around it: pages that ask while it hangs, peers that count on its word."""
+"""Guarantees of the loop: status pages work while it hangs, and peers can rely on its readiness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from agent.events import ME, NOW, told
+from agent.events import ME, NOW, make_event
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.loop import Agent, AgentOptions
 from forewarn.agent.peers.network import PeerClient
@@ -18,12 +18,12 @@ from forewarn.agent.state import PREPARED, new_work
 if TYPE_CHECKING:
     from pathlib import Path
 
-READY = new_work(told(resources=(ME, "web-1")), ME, Rule("r", prepare=("a",), approve="leader"), "boot").with_step(
-    0, state=PREPARED
-)
+READY = new_work(
+    make_event(resources=(ME, "web-1")), ME, Rule("r", prepare=("a",), approve="leader"), "boot"
+).with_step(0, state=PREPARED)
 
 
-def test_a_loop_that_hangs_keeps_nobody_waiting_who_asks_how_it_is(tmp_path: Path) -> None:
+def test_a_hanging_loop_does_not_block_the_status_pages(tmp_path: Path) -> None:
     agent = Agent(Config(), AgentOptions("http://127.0.0.1:1", ME, tmp_path / "state"))
     held, go = threading.Event(), threading.Event()
 
@@ -43,7 +43,7 @@ def test_a_loop_that_hangs_keeps_nobody_waiting_who_asks_how_it_is(tmp_path: Pat
     assert agent.snapshot()["vm"] == ME
 
 
-def test_no_handler_begins_while_another_may_act_on_the_word_that_this_machine_is_ready() -> None:
+def test_no_handler_starts_while_a_peer_can_rely_on_this_machines_readiness() -> None:
     address = socket.create_server(("127.0.0.1", 0))
     listen: tuple[str, int] = address.getsockname()
     address.close()
@@ -65,7 +65,7 @@ def test_no_handler_begins_while_another_may_act_on_the_word_that_this_machine_i
         until_it_may()
         participation.start(ME)
         participation.report([READY], NOW, busy=False)
-        assert participation.may_run_handler()  # nobody has asked
+        assert participation.may_run_handler()  # there was no request
         assert asked() == "ready"
         participation.report([READY], NOW, busy=True)
         assert asked() == "preparing"

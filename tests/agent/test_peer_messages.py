@@ -1,4 +1,4 @@
-"""What agents send to each other, as bytes: what is meant comes through, all else is refused and nothing worse."""
+"""Messages between agents, as bytes: valid ones are read, all others are rejected."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES)
-def test_a_message_is_read_as_it_was_meant(message: StatusMessage) -> None:
+def test_a_message_survives_encoding_and_decoding(message: StatusMessage) -> None:
     assert read_status(write_status(message)) == message
 
 
 @pytest.mark.parametrize("bad", ["x" * 300, "with\nlines", "no\u00a0break", ""])
-def test_an_event_with_an_invalid_id_does_not_silence_the_others(bad: str) -> None:
+def test_an_event_with_an_invalid_id_does_not_hide_the_others(bad: str) -> None:
     good = PeerEventStatus("one", "digest", READY)
     message = StatusMessage("web-0", 1.0, (good._replace(id=bad), good))
     assert read_status(write_status(message)).events == (good,)
@@ -64,13 +64,13 @@ JSON = st.recursive(
 
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_what_is_no_message_is_refused_and_nothing_worse(body: bytes) -> None:
+def test_an_invalid_message_is_rejected(body: bytes) -> None:
     with suppress(BadPeerMessage):
         read_status(body)
 
 
 @given(MESSAGES, st.data())
-def test_a_message_with_one_thing_wrong_is_refused(message: StatusMessage, data: st.DataObject) -> None:
+def test_a_message_with_one_invalid_member_is_rejected(message: StatusMessage, data: st.DataObject) -> None:
     whole = json.loads(write_status(message))
     table = data.draw(st.sampled_from([whole, *whole["events"]]))
     name = data.draw(st.sampled_from(sorted(table)))
@@ -83,7 +83,7 @@ def test_a_message_with_one_thing_wrong_is_refused(message: StatusMessage, data:
 
 
 @pytest.mark.parametrize("name", ["web-1", "Größe-1", "名前", "a b%20c", "x\u0301"])
-def test_names_of_all_letters_come_through(name: str) -> None:
+def test_names_with_any_letters_are_transmitted(name: str) -> None:
     asked: list[str] = []
 
     def answer(wanted: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Whom agents believe, and whom they answer: other secrets, old answers, captured questions, strangers."""
+"""Authentication between agents: wrong secrets, replayed responses and requests, unknown senders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.peer_groups import EVENT, PATIENCE_SECONDS, SECRET, Machines, logged
+from agent.peer_groups import EVENT, SECRET, TIMEOUT_SECONDS, Machines, logged
 from forewarn.agent.peers.group import PeerGroup
 from forewarn.agent.peers.messages import (
     MAX_MESSAGE_SIZE,
@@ -46,7 +46,7 @@ def test_another_secret_is_no_member(make_machines: Callable[..., Machines], cap
     assert all(line.endswith(" address=127.0.0.1") for line in rejected)
 
 
-def test_an_old_answer_is_not_taken_again(
+def test_a_replayed_response_is_rejected(
     make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
 ) -> None:
     machines = make_machines(2)
@@ -60,7 +60,7 @@ def test_an_old_answer_is_not_taken_again(
     machines.until_logged(caplog, "web-1 sent a response without a valid signature.")
 
 
-def test_an_answer_of_one_does_not_stand_for_another(
+def test_a_response_of_another_member_is_rejected(
     make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
 ) -> None:
     machines = make_machines(3)
@@ -77,7 +77,7 @@ def reply(signature: str, body: bytes) -> bytes:
 
 
 def signed(body: bytes) -> Callable[[bytes], bytes]:
-    """Answers as a member would that has the secret, and has lost its mind."""
+    """Return a responder that sends this body with a valid signature."""
 
     def answer(request: bytes) -> bytes:
         lines = dict(line.split(": ") for line in request.decode().splitlines()[1:] if line)
@@ -111,7 +111,7 @@ GOOD = write_status(StatusMessage("web-1", 1.0, ()))
         (signed(write_status(StatusMessage("web-7", 1.0, ()))), "has the address of web-7"),
     ],
 )
-def test_what_is_no_answer_is_said_once_and_not_believed(
+def test_an_invalid_response_is_logged_once_and_ignored(
     make_machines: Callable[..., Machines],
     caplog: pytest.LogCaptureFixture,
     answer: Callable[[bytes], bytes],
@@ -132,7 +132,7 @@ def test_what_is_no_answer_is_said_once_and_not_believed(
 
 
 def call(address: tuple[str, int], request: bytes) -> bytes:
-    with socket.create_connection(address, PATIENCE_SECONDS) as link:
+    with socket.create_connection(address, TIMEOUT_SECONDS) as link:
         link.sendall(request)
         link.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: link.recv(65536), b""))
@@ -147,12 +147,12 @@ def asking(secret: bytes = SECRET, asked: str = "web-0", challenge: str = "", **
 
 
 def challenge_of(address: tuple[str, int]) -> str:
-    """Whoever asks without it is given it, and nothing else."""
+    """Return the challenge: a request without one gets it, and nothing else."""
     head = call(address, asking()).decode()
     return head.partition(f"{CHALLENGE}: ")[2].partition("\r\n")[0]
 
 
-def test_a_member_is_answered(make_machines: Callable[..., Machines]) -> None:
+def test_a_member_gets_a_response(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(1)
     group = machines.groups["web-0"]
     group.report(EVENT, ["web-0", "web-1"], PREPARING)
@@ -163,8 +163,8 @@ def test_a_member_is_answered(make_machines: Callable[..., Machines]) -> None:
     assert told["events"][0]["state"] == PREPARING
 
 
-def test_a_question_is_answered_once(make_machines: Callable[..., Machines]) -> None:
-    """Also where it was captured on its way, and after a restart of the machine that was asked."""
+def test_a_replayed_request_gets_no_response(make_machines: Callable[..., Machines]) -> None:
+    """This includes a captured request, also after a restart of the receiver."""
     machines = make_machines(2)
     machines.report(READY)
     machines.until_may("web-0")
@@ -185,7 +185,7 @@ def test_there_is_a_new_challenge_from_time_to_time(
     """So the server has to remember few questions, and the peers learn it by themselves."""
     monkeypatch.setattr("forewarn.agent.peers.network._MAX_NONCES", 2)
     address = make_machines(1).groups["web-0"].address
-    client = PeerClient(Member("web-0", *address), SECRET, PATIENCE_SECONDS)
+    client = PeerClient(Member("web-0", *address), SECRET, TIMEOUT_SECONDS)
     seen = set()
     for _ in range(6):
         client.request_status("web-1")
@@ -218,7 +218,9 @@ QUESTION = StatusRequest("", "0", "web-1", "web-0")
         asking().replace(PATH.encode(), b"/v2/other"),
     ],
 )
-def test_a_stranger_learns_nothing(make_machines: Callable[..., Machines], request_of_a_stranger: bytes) -> None:
+def test_an_unknown_sender_gets_no_information(
+    make_machines: Callable[..., Machines], request_of_a_stranger: bytes
+) -> None:
     machines = make_machines(1)
     group = machines.groups["web-0"]
     group.report(EVENT, ["web-0", "web-1"], PREPARING)
@@ -229,7 +231,7 @@ def test_a_stranger_learns_nothing(make_machines: Callable[..., Machines], reque
     assert call(group.address, right) == told.encode()
 
 
-def test_a_member_that_means_another_machine_is_told_so_and_nothing_else(
+def test_a_request_for_another_machine_gets_only_that_error(
     make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each time; in the log it is once."""
@@ -259,7 +261,7 @@ def settings(host: str, port: int) -> PeersSettings:
     return PeersSettings((host, port), SECRET, (), timedelta(seconds=1))
 
 
-def test_an_address_that_is_taken_is_named() -> None:
+def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PeersNotListening, match=rf"\[peers\] listen: cannot listen on 127\.0\.0\.1:{port}"):
@@ -272,7 +274,7 @@ def test_an_address_that_is_not_of_this_machine_is_named(host: str) -> None:
         PeerGroup(settings(host, 0), lambda: None)
 
 
-def test_one_that_was_never_started_gives_the_address_back() -> None:
+def test_a_group_that_was_never_started_releases_its_address() -> None:
     group = PeerGroup(settings("127.0.0.1", 0), lambda: None)
     group.stop()
     socket.create_server(group.address).close()

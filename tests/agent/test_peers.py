@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.peer_groups import EVENT, PATIENCE_SECONDS, SECRET, Machines
+from agent.peer_groups import EVENT, SECRET, TIMEOUT_SECONDS, Machines
 from forewarn.agent.peers.group import PeerGroup
 from forewarn.agent.peers.messages import APPROVED, FAILED, PREPARING, READY, WAITING
 from forewarn.agent.policy import Member, PeersSettings
@@ -21,9 +21,7 @@ LONG = 6.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_when_all_are_ready_the_first_may_and_when_it_has_approved_nobody_else(
-    make_machines: Callable[..., Machines], count: int
-) -> None:
+def test_when_all_are_ready_only_the_first_may_approve(make_machines: Callable[..., Machines], count: int) -> None:
     machines = make_machines(count)
     machines.report(READY)
     machines.until_may("web-0")
@@ -39,7 +37,7 @@ def test_the_next_may_when_the_first_does_not_approve(make_machines: Callable[..
         machines.until_may(name)
 
 
-def test_nobody_may_while_one_is_not_ready(make_machines: Callable[..., Machines]) -> None:
+def test_no_member_may_approve_while_one_is_not_ready(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     machines.report(WAITING)
     machines.report(READY, "web-0", "web-1")
@@ -57,7 +55,7 @@ def test_nobody_may_while_one_is_not_ready(make_machines: Callable[..., Machines
 
 
 @pytest.mark.parametrize("stage", [WAITING, PREPARING, FAILED])
-def test_a_machine_that_dies_before_it_is_ready_is_waited_for(
+def test_the_group_waits_for_a_machine_that_dies_before_it_is_ready(
     make_machines: Callable[..., Machines], stage: str
 ) -> None:
     machines = make_machines(3)
@@ -72,7 +70,7 @@ def test_a_machine_that_dies_before_it_is_ready_is_waited_for(
 
 
 @pytest.mark.parametrize("dies", ["web-0", "web-1"])
-def test_a_machine_that_dies_ready_counts_while_its_answer_is_fresh(
+def test_a_ready_machine_that_dies_counts_while_its_response_is_fresh(
     make_machines: Callable[..., Machines], dies: str
 ) -> None:
     machines = make_machines(3, LONG)
@@ -87,7 +85,7 @@ def test_a_machine_that_dies_ready_counts_while_its_answer_is_fresh(
     machines.until_why("web-2", f"waiting for {dies} (ready, unreachable)")
 
 
-def test_a_machine_that_comes_back_begins_anew(make_machines: Callable[..., Machines]) -> None:
+def test_a_machine_that_returns_starts_again(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     machines.report(READY)
     machines.until_may("web-0")
@@ -115,7 +113,9 @@ def test_a_machine_that_is_cut_off_may_no_longer_and_is_waited_for(make_machines
     machines.until_may("web-0")
 
 
-def test_where_a_link_is_cut_the_first_that_hears_all_may(make_machines: Callable[..., Machines]) -> None:
+def test_when_a_link_is_cut_the_first_member_that_reaches_all_may_approve(
+    make_machines: Callable[..., Machines],
+) -> None:
     machines = make_machines(3)
     machines.cut("web-0", "web-2")
     machines.report(READY)
@@ -125,7 +125,7 @@ def test_where_a_link_is_cut_the_first_that_hears_all_may(make_machines: Callabl
     assert machines.may_have == {"web-1"}
 
 
-def test_a_machine_that_hears_and_is_not_heard(make_machines: Callable[..., Machines]) -> None:
+def test_a_machine_that_others_cannot_reach_may_still_approve(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     machines.links["web-1", "web-0"].cut()
     machines.links["web-2", "web-0"].cut()
@@ -143,7 +143,7 @@ def test_a_machine_that_is_no_member_is_never_approved_for(make_machines: Callab
     assert not machines.may_have
 
 
-def test_who_sees_other_machines_in_the_event_does_not_count(make_machines: Callable[..., Machines]) -> None:
+def test_a_member_that_sees_other_machines_in_the_event_does_not_count(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     machines.report(READY, "web-0", "web-1")
     machines.groups["web-2"].report(EVENT, ["web-2", "web-0"], READY)
@@ -153,7 +153,7 @@ def test_who_sees_other_machines_in_the_event_does_not_count(make_machines: Call
     machines.until_may("web-0")
 
 
-def test_each_event_is_decided_by_itself(make_machines: Callable[..., Machines]) -> None:
+def test_each_event_is_decided_separately(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     groups = machines.groups
     groups["web-0"].report("A-1", ["WEB-1", "WEB-0"], PREPARING)
@@ -188,7 +188,7 @@ def test_a_machine_may_have_another_name_in_an_event() -> None:
         first.report(EVENT, resources, READY, as_name="pool_0")
         second.report(EVENT, resources, READY, as_name="pool_1")
         with news:
-            assert news.wait_for(lambda: second.decide(EVENT).allowed, PATIENCE_SECONDS), second.decide(EVENT)
+            assert news.wait_for(lambda: second.decide(EVENT).allowed, TIMEOUT_SECONDS), second.decide(EVENT)
         assert list(second.snapshot()) == ["pool_0"]
         assert first.decide(EVENT).reason == "pool_1 is not in [peers] members"
     finally:
@@ -196,7 +196,7 @@ def test_a_machine_may_have_another_name_in_an_event() -> None:
         second.stop()
 
 
-def test_a_snapshot_says_who_was_heard(make_machines: Callable[..., Machines]) -> None:
+def test_a_snapshot_lists_the_members_that_responded(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     assert machines.groups["web-0"].snapshot() == {
         "web-1": {"seconds_since_last_response": None, "unreachable": False},
@@ -211,7 +211,7 @@ def test_a_snapshot_says_who_was_heard(make_machines: Callable[..., Machines]) -
     assert not seen["web-1"]["unreachable"]
 
 
-def test_nobody_is_asked_without_an_event(make_machines: Callable[..., Machines]) -> None:
+def test_without_an_event_no_member_gets_requests(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(2)
     machines.report(READY)
     machines.until_may("web-0")
@@ -220,7 +220,7 @@ def test_nobody_is_asked_without_an_event(make_machines: Callable[..., Machines]
     for group in machines.groups.values():
         group.forget(EVENT)
     for thread in asking:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(TIMEOUT_SECONDS)
         assert not thread.is_alive()
     machines.report(READY)
     machines.until_may("web-0")
@@ -230,7 +230,7 @@ def test_it_stops_at_once_and_leaves_nothing(make_machines: Callable[..., Machin
     machines = make_machines(3)
     hold = threading.Event()
     # One that does not answer is being waited for when the group stops.
-    machines.links["web-0", "web-1"].instead = lambda _: bytes(hold.wait(PATIENCE_SECONDS))
+    machines.links["web-0", "web-1"].instead = lambda _: bytes(hold.wait(TIMEOUT_SECONDS))
     machines.report(READY)
     machines.until_why("web-0", "web-1 (")
     for name in machines.names:
@@ -238,5 +238,5 @@ def test_it_stops_at_once_and_leaves_nothing(make_machines: Callable[..., Machin
     hold.set()
     left = [thread for thread in threading.enumerate() if thread.name.startswith("peers-")]
     for thread in left:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(TIMEOUT_SECONDS)
     assert not any(thread.is_alive() for thread in left)

@@ -1,4 +1,4 @@
-"""Who may approve and when a handler may run: the rules one by one, and whole networks that fall apart at random."""
+"""Who may approve, and when a handler may run: each rule, and random failures of whole networks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = 1000.0
 
 
 def machine(me: str = "web-0", resources: tuple[str, ...] = NAMES, state: str = READY, **others: str) -> Readiness:
-    """It has asked the others at NOW, and each was ready, or as is said; `none`: it has not answered."""
+    """A machine that sent its requests at NOW. Each peer is ready, or in the given state; `none`: no response."""
     members = tuple(Member(name, "127.0.0.1", 1) for name in (*NAMES, "web-3"))
     made = Readiness(PeersSettings(("127.0.0.1", 0), b"", members, timedelta(seconds=PEER_TIMEOUT)), NOW - 100)
     made.me = me
@@ -48,7 +48,7 @@ def hear(made: Readiness, name: str, state: str, sent: float = NOW, fresh: float
     made.record_response(name, StatusMessage(name, fresh, events), sent, sent)
 
 
-def test_the_first_may_at_once_and_each_other_a_turn_later() -> None:
+def test_the_first_may_approve_at_once_and_each_other_one_turn_later() -> None:
     for rank, name in enumerate(NAMES):
         decisions = [machine(name).decide(EVENT, NOW + seconds / 4) for seconds in range(12)]
         assert [decision.allowed for decision in decisions] == [seconds / 4 >= rank * TURN for seconds in range(12)]
@@ -64,7 +64,7 @@ def test_the_turns_count_from_when_the_last_became_ready() -> None:
     assert made.decide(EVENT, NOW + 3.1).allowed
 
 
-def test_the_turns_count_anew_after_a_gap() -> None:
+def test_the_turns_restart_after_a_gap() -> None:
     made = machine("web-1")
     hear(made, "web-2", READY, NOW + 10)
     hear(made, "web-0", READY, NOW + 10)
@@ -72,7 +72,7 @@ def test_the_turns_count_anew_after_a_gap() -> None:
     assert made.decide(EVENT, NOW + 11).allowed
 
 
-def test_where_the_rule_gives_a_time_the_turns_count_from_then() -> None:
+def test_with_a_time_in_the_rule_the_turns_start_then() -> None:
     made = machine("web-1")
     made.report(EVENT, NAMES, READY, "web-1", NOW + 1, is_due=False)
     made.report(EVENT, NAMES, READY, "web-1", NOW + 1.5)
@@ -80,7 +80,7 @@ def test_where_the_rule_gives_a_time_the_turns_count_from_then() -> None:
     assert made.decide(EVENT, NOW + 2).allowed
 
 
-def test_a_word_counts_from_the_question_on_and_not_longer_than_either_says() -> None:
+def test_a_vote_is_valid_from_its_request_for_the_shorter_timeout() -> None:
     made = machine()
     assert made.decide(EVENT, NOW + FRESH - 0.01).allowed
     assert (
@@ -110,11 +110,11 @@ def test_a_word_counts_from_the_question_on_and_not_longer_than_either_says() ->
         (machine(resources=("web-0", "web-1")), "waiting for web-1 (sees other VMs in the event)"),
     ],
 )
-def test_else_it_says_who_is_waited_for(made: Readiness, why: str) -> None:
+def test_the_reason_names_the_members_that_are_not_ready(made: Readiness, why: str) -> None:
     assert made.decide(EVENT, NOW + 2.5) == (False, why)
 
 
-def test_who_is_silent_is_said_to_be() -> None:
+def test_an_unreachable_member_is_reported_as_such() -> None:
     made = machine(web_1=WAITING, web_2="none")
     assert (
         made.decide(EVENT, NOW + PEER_TIMEOUT).reason
@@ -127,7 +127,7 @@ def test_who_is_silent_is_said_to_be() -> None:
     )
 
 
-def test_who_has_started_anew_and_knows_nothing_is_waited_for() -> None:
+def test_the_group_waits_for_a_restarted_member() -> None:
     made = machine()
     assert made.decide(EVENT, NOW).allowed
     hear(made, "web-1", "", NOW + 0.1)
@@ -139,21 +139,21 @@ def test_names_are_the_same_in_any_letter_case_and_count_once() -> None:
     assert made.decide(EVENT.lower(), NOW).allowed
 
 
-def test_one_machine_needs_nobody() -> None:
+def test_a_single_machine_needs_no_votes() -> None:
     made = machine(resources=("web-0",))
     assert made.decide(EVENT, NOW) == (True, "this VM is ready, and the only one")
     assert made.members_to_poll() == []
     assert made.may_run_handler(NOW)
 
 
-def test_what_was_said_about_other_machines_does_not_count() -> None:
+def test_votes_about_other_machines_do_not_count() -> None:
     made = machine()
     made.report(EVENT, (*NAMES, "web-3"), READY, "web-0", NOW)
     hear(made, "web-3", READY, seen=digest((*NAMES, "web-3")))
     assert made.decide(EVENT, NOW).reason == "waiting for web-1 (no response), web-2 (no response)"
 
 
-def test_no_handler_runs_while_somebody_may_act_on_the_word() -> None:
+def test_no_handler_runs_while_a_vote_can_be_used() -> None:
     made = machine("web-1", web_0=PREPARING)
     assert made.may_run_handler(NOW)
     made.status_message("web-1", NOW + 1)
@@ -177,7 +177,7 @@ def test_no_handler_runs_just_after_a_start() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1, 4, 10, 600])
-def test_a_dead_machine_counts_until_the_next_has_had_its_turn(seconds: float) -> None:
+def test_a_dead_machine_counts_until_the_next_turn(seconds: float) -> None:
     timing = PeerTiming.of(timedelta(seconds=seconds))
     assert timing.fresh <= min(3, timing.peer_timeout / 2)
     assert timing.request_timeout <= timing.fresh
@@ -227,7 +227,7 @@ def play(network: Network, steps: list[tuple[str, int, int, str, float]]) -> Non
 
 @settings(max_examples=amount(400))
 @given(st.integers(2, 5), st.integers(0, 10**6), st.lists(STEPS, max_size=25))
-def test_whatever_happens_never_too_early_and_in_the_end_somebody(
+def test_an_approval_is_never_too_early_and_always_happens(
     count: int, seed: int, steps: list[tuple[str, int, int, str, float]]
 ) -> None:
     """The network itself fails where an approval or a handler comes too early."""
@@ -243,7 +243,7 @@ def test_whatever_happens_never_too_early_and_in_the_end_somebody(
 @settings(max_examples=amount(200))
 @given(st.integers(2, 5), st.integers(0, 10**6), st.integers(0, 4), st.integers(0, 8))
 @example(2, 0, 0, 0)
-def test_somebody_approves_although_any_of_them_dies(count: int, seed: int, dead: int, ticks: int) -> None:
+def test_a_member_approves_although_any_of_them_dies(count: int, seed: int, dead: int, ticks: int) -> None:
     network = Network(count, seed)
     dies, last = network.names[dead % count], network.names[(dead + 1) % count]
     network.heal()

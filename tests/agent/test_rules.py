@@ -1,4 +1,4 @@
-"""Which rule an event is taken by."""
+"""The rule that matches an event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.events import NOW, told
+from agent.events import NOW, make_event
 from forewarn.agent.policy import Rule, choose_rule
 
 MINUTES = timedelta(minutes=1)
@@ -40,13 +40,13 @@ MINUTES = timedelta(minutes=1)
         ({"min_notice": timedelta(0)}, {"status": "Started"}, True),
     ],
 )
-def test_a_rule_fits(rule: dict[str, Any], event: dict[str, Any], fits: bool) -> None:
-    assert Rule("r", **rule).matches(told(**event), NOW) is fits
+def test_a_rule_matches(rule: dict[str, Any], event: dict[str, Any], fits: bool) -> None:
+    assert Rule("r", **rule).matches(make_event(**event), NOW) is fits
 
 
-def test_the_first_that_fits_is_taken() -> None:
+def test_the_first_matching_rule_is_used() -> None:
     rules = (Rule("freeze", on=("Freeze",)), Rule("first"), Rule("second"))
-    chosen = choose_rule(rules, told(), NOW)
+    chosen = choose_rule(rules, make_event(), NOW)
     assert chosen is not None
     assert chosen.name == "first"
-    assert choose_rule(rules[:1], told(), NOW) is None
+    assert choose_rule(rules[:1], make_event(), NOW) is None

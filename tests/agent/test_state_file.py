@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.events import ME, told
+from agent.events import ME, make_event
 from forewarn.agent.policy import Rule
 from forewarn.agent.state import FILE, PREPARED, StateFile, WorkStore, from_json, new_work, to_json
 from forewarn.errors import NotPermitted, StateInUse
@@ -19,10 +19,10 @@ from forewarn.wire.document_reader import read_event_leniently
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORK = new_work(told(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=PREPARED, memo={"was": "ready"})
+WORK = new_work(make_event(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=PREPARED, memo={"was": "ready"})
 
 
-def test_the_next_agent_finds_what_was_begun(tmp_path: Path) -> None:
+def test_the_next_agent_finds_the_work_in_progress(tmp_path: Path) -> None:
     first = StateFile(tmp_path / "deep" / "state")
     assert WorkStore(first).keep(WORK)
     first.close()
@@ -38,7 +38,7 @@ def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
     StateFile(tmp_path).close()
 
 
-def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotPermitted, match="--state"):
         StateFile(tmp_path / "file" / "state")
@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 1}', '{"version": 2, "works": []}', '{"version":1,"works":[{}]}']
 )
-def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_file_is_moved_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / FILE).write_text(text)
     file = StateFile(tmp_path)
     assert file.load() == []
@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path, text: str, cap
     assert "state.unreadable" in str(caplog.records[0].__dict__["fields"]["renamed_to"])
 
 
-def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_write_is_repeated_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     store = WorkStore(StateFile(tmp_path))
     (tmp_path / FILE).mkdir()  # in the way of every write, also for root
@@ -69,7 +69,7 @@ def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.
     assert StateFile(tmp_path).load() == [WORK]
 
 
-def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+def test_an_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
     store = WorkStore(StateFile(tmp_path))
     store.keep(WORK)
     os.utime(tmp_path / FILE, (1, 1))
@@ -81,8 +81,8 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_mtime != 1
 
 
-def test_an_event_whose_moment_cannot_be_read_is_kept_like_any_other() -> None:
-    """It is told, so work may be begun for it: the next start must find that work again."""
+def test_an_event_with_an_unreadable_time_is_stored() -> None:
+    """Work can start for such an event, so the next start must find that work."""
     raw = {
         "EventId": "A",
         "EventType": "Reboot",

@@ -60,7 +60,7 @@ def test_systemd_finds_nothing_wrong_with_it(folder: Path, arguments: tuple[str,
 
 
 @needs_systemd
-def test_systemd_would_find_what_is_wrong(folder: Path) -> None:
+def test_systemd_analyze_finds_errors(folder: Path) -> None:
     install()
     file = folder / "units" / UNIT_NAME
     file.write_text(file.read_text().replace("KillMode=process", "KillMode=gently"))
@@ -100,7 +100,7 @@ def test_systemd_reads_every_path_as_it_is(folder: Path, name: str) -> None:
     assert "is not executable" in verify(file)
 
 
-def test_what_systemd_would_expand_is_not_expanded() -> None:
+def test_text_that_systemd_would_expand_is_escaped() -> None:
     assert command_line(["/bin/a", "50%", 'say "x"', "c:\\d"]) == '/bin/a "50%%" "say \\"x\\"" "c:\\\\d"'
     assert command_line(["/opt/$x/a", "$y"]) == '":/opt/$x/a" "$y"'
     with pytest.raises(BadOption, match="a unit file cannot contain it"):
@@ -109,9 +109,7 @@ def test_what_systemd_would_expand_is_not_expanded() -> None:
         command_line(["/bin/it's", "x"])
 
 
-def test_everything_in_it_is_absolute_and_nothing_of_the_environment_is_missing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_paths_are_absolute_and_the_environment_is_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = folder / "bin" / "forewarn"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
@@ -127,7 +125,7 @@ def test_everything_in_it_is_absolute_and_nothing_of_the_environment_is_missing(
     assert started(folder / "units" / UNIT_NAME).startswith(f"{sys.executable} -m forewarn.agent run --config={folder}")
 
 
-def test_state_is_systemds_or_what_was_chosen(folder: Path) -> None:
+def test_the_state_folder_is_that_of_systemd_or_the_chosen_one(folder: Path) -> None:
     install()
     text = (folder / "units" / UNIT_NAME).read_text()
     assert "StateDirectory=forewarn-agent\n" in text
@@ -139,9 +137,7 @@ def test_state_is_systemds_or_what_was_chosen(folder: Path) -> None:
     assert "StateDirectory=" not in text
 
 
-def test_a_state_of_the_config_is_where_the_agent_will_look_for_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_state_folder_of_the_config_is_used_by_the_unit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "etc").mkdir()
     (folder / "etc" / "agent.toml").write_text('[agent]\nstate = "kept"\n')
     assert main(["install", "--config", "etc/agent.toml", "--unit-dir", "units"]) == 0
@@ -169,7 +165,7 @@ def test_a_state_folder_that_is_not_there_is_made(folder: Path) -> None:
     assert stat.S_IMODE((folder / "kept" / "here").stat().st_mode) == 0o750
 
 
-def test_a_state_that_cannot_be_a_folder_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_state_folder_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "file").touch()
     assert install("--state", "file") == 5
     assert f"Cannot create the folder {folder}/file: " in capsys.readouterr().err
@@ -185,7 +181,7 @@ def test_a_state_that_cannot_be_a_folder_is_said(folder: Path, capsys: pytest.Ca
         (("--listen", "a..b:80"), "'a..b' is not an IP address or a host name"),
     ],
 )
-def test_what_run_would_refuse_is_not_installed(
+def test_a_config_that_run_would_reject_is_not_installed(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     assert install(*arguments) == 2
@@ -199,13 +195,13 @@ def test_an_endpoint_of_the_config_is_checked_too(folder: Path, capsys: pytest.C
     assert capsys.readouterr().err.startswith("forewarn: agent.toml:2: agent.endpoint: ")
 
 
-def test_a_value_that_looks_like_an_option_stays_a_value(folder: Path) -> None:
+def test_a_value_that_looks_like_an_option_is_a_value(folder: Path) -> None:
     assert install("--vm-name=-x", "--state=--y") == 0
     words = shlex.split(started(folder / "units" / UNIT_NAME))
     assert parser_of("run").read(words[words.index("run") + 1 :]).vm_name == "-x"
 
 
-def test_it_is_not_written_over_by_accident(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_unit_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "units" / UNIT_NAME
     assert install() == 0
     said = capsys.readouterr().out

@@ -35,7 +35,7 @@ def kind_of(watch: PollState, answer: EndpointResponse) -> str:
     return trouble.value.kind
 
 
-def test_it_asks_as_the_endpoint_wants_it() -> None:
+def test_requests_have_the_form_that_the_endpoint_needs() -> None:
     ask = PollState().make_request()
     assert ask.path == "/metadata/scheduledevents?api-version=2020-07-01"
     assert ask.headers["Metadata"] == "true"
@@ -53,7 +53,7 @@ def test_the_tag_of_the_last_document_is_sent_back() -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "x" * 2000, '"\r\nX: 1"', '"\x00"', '"é"'])
-def test_a_tag_that_cannot_be_sent_back_is_none(tag: str) -> None:
+def test_an_invalid_entity_tag_is_ignored(tag: str) -> None:
     watch = PollState()
     take(watch, document(1, etag=tag))
     assert "If-None-Match" not in watch.make_request().headers
@@ -65,14 +65,14 @@ def test_the_same_document_without_a_tag_has_not_changed() -> None:
     assert not take(watch, document(1, event(1), etag="")).changed
 
 
-def test_not_modified_where_nothing_was_known_is_trouble_and_the_tag_is_dropped() -> None:
+def test_a_304_without_a_document_is_an_error_and_drops_the_tag() -> None:
     watch = PollState()
     assert kind_of(watch, NOT_MODIFIED) == "not-modified"
     take(watch, document(1, etag=""))
     assert kind_of(watch, NOT_MODIFIED) == "not-modified"
 
 
-def test_after_a_minute_of_nothing_new_the_whole_document_is_asked_for() -> None:
+def test_after_a_minute_of_304_the_whole_document_is_requested() -> None:
     watch = PollState()
     take(watch, document(1))
     for _ in range(60):
@@ -84,7 +84,7 @@ def test_after_a_minute_of_nothing_new_the_whole_document_is_asked_for() -> None
     assert watch.make_request().tag == '"2"'
 
 
-def test_a_document_that_goes_back_is_handed_on_and_said_to_be_so() -> None:
+def test_a_document_with_an_older_incarnation_is_passed_on_and_marked() -> None:
     watch = PollState()
     take(watch, document(5, event(1)))
     content = take(watch, document(4))
@@ -93,7 +93,7 @@ def test_a_document_that_goes_back_is_handed_on_and_said_to_be_so() -> None:
     assert take(watch, document(5, event(1))) == PollContent(watch.document, changed=True)
 
 
-def test_a_wait_is_asked_for_when_a_document_is_there_and_until_it_is_known_to_mean_nothing() -> None:
+def test_a_wait_is_requested_until_the_endpoint_is_known_to_ignore_it() -> None:
     watch = PollState()
     assert "Prefer" not in watch.make_request(30).headers
     take(watch, document(1), 30)
@@ -105,7 +105,7 @@ def test_a_wait_is_asked_for_when_a_document_is_there_and_until_it_is_known_to_m
     assert "Prefer" not in watch.make_request(30).headers
 
 
-def test_an_endpoint_that_heeds_the_wait_is_known_to() -> None:
+def test_an_endpoint_with_long_polls_is_recognized() -> None:
     watch = PollState()
     take(watch, document(1))
     assert take(watch, EndpointResponse(304, {"preference-applied": "wait=30"}, b"", None), 30).held
@@ -114,7 +114,7 @@ def test_an_endpoint_that_heeds_the_wait_is_known_to() -> None:
     assert watch.make_request(30).wait_seconds == 30
 
 
-def test_an_older_version_is_asked_for_where_the_newest_is_not_there_and_remembered() -> None:
+def test_an_older_version_is_requested_and_remembered_if_the_newest_is_unknown() -> None:
     watch = PollState()
     for version in VERSIONS[:3]:
         assert watch.make_request().path.endswith(version)
@@ -126,14 +126,14 @@ def test_an_older_version_is_asked_for_where_the_newest_is_not_there_and_remembe
     assert watch.make_request().path.endswith("2019-01-01")
 
 
-def test_a_refusal_in_the_words_of_the_sister_endpoint_is_one_too() -> None:
+def test_a_rejection_with_the_text_of_the_instance_endpoint_is_recognized() -> None:
     watch = PollState()
     body = b'{"error":"Bad request. api-version is invalid","newest-versions":["2019-08-01"]}'
     assert take(watch, EndpointResponse(400, {}, body, None)) == PollContent(None)
     assert watch.version == "2019-08-01"
 
 
-def test_no_version_at_all_is_trouble_and_it_begins_with_the_newest_again() -> None:
+def test_no_known_version_is_an_error_and_the_newest_is_tried_again() -> None:
     watch = PollState()
     for _ in VERSIONS[1:]:
         take(watch, NO_VERSION)
@@ -148,7 +148,7 @@ def test_another_404_does_not_cost_a_version_that_has_worked() -> None:
     assert watch.version == VERSIONS[0]
 
 
-def test_an_answer_to_an_older_question_does_not_step_down_twice() -> None:
+def test_a_late_response_does_not_lower_the_version_twice() -> None:
     watch = PollState()
     first, second = watch.make_request(), watch.make_request()
     watch.read_response(first, NO_VERSION)
@@ -162,7 +162,7 @@ def test_versions_are_all_that_are_not_in_preview() -> None:
     assert list(VERSIONS) == sorted(VERSIONS, reverse=True)
 
 
-def test_another_endpoint_is_asked_from_the_beginning() -> None:
+def test_a_new_endpoint_starts_with_the_newest_version() -> None:
     watch = PollState()
     take(watch, NO_VERSION)
     take(watch, document(1))
@@ -192,7 +192,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("case", STATUSES, ids=lambda case: f"{case[0]} {case[1][:12]!r}")
-def test_every_answer_that_tells_nothing_is_a_trouble_with_words(case: tuple[int, bytes]) -> None:
+def test_every_response_without_a_document_is_an_error_with_a_text(case: tuple[int, bytes]) -> None:
     kind, words = STATUSES[case]
     watch = PollState()
     take(watch, document(7))
@@ -205,7 +205,7 @@ def test_every_answer_that_tells_nothing_is_a_trouble_with_words(case: tuple[int
     assert watch.make_request().tag == '"7"'
 
 
-def test_a_redirect_is_said_to_be_one() -> None:
+def test_a_redirect_is_reported_as_one() -> None:
     with pytest.raises(EndpointError, match="a redirect"):
         take(PollState(), EndpointResponse(301, {"location": "http://127.0.0.1"}, b"", None))
 
@@ -217,7 +217,7 @@ def test_the_endpoints_own_wish_is_read(text: str, seconds: float | None) -> Non
     assert trouble.value.retry_after == seconds
 
 
-def test_documents_of_every_version_are_taken_in() -> None:
+def test_documents_of_every_version_are_read() -> None:
     assert GOLDEN
     for path in GOLDEN:
         content = take(PollState(), EndpointResponse(200, {}, path.read_bytes(), None))
@@ -226,7 +226,7 @@ def test_documents_of_every_version_are_taken_in() -> None:
 
 
 @pytest.mark.parametrize("value", [5, None, ["x"], {"a": 1}, True])
-def test_what_an_event_need_not_have_counts_as_missing_when_it_is_something_else(value: object) -> None:
+def test_optional_members_of_another_type_count_as_missing(value: object) -> None:
     odd = event(1, Description=value, EventSource=value, DurationInSeconds="x" if value == 5 else value)
     content = take(PollState(), document(1, odd))
     assert content.document is not None

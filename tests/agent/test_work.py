@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.events import ME, NOW, told
+from agent.events import ME, NOW, make_event
 from forewarn.agent.decisions import (
     ApproveEvent,
     DecisionContext,
@@ -56,8 +56,8 @@ MINUTE = timedelta(minutes=1)
 
 
 def work(rule: Rule = WEB, *states: str, event: ScheduledEvent | None = None, **fields: Any) -> EventWork:
-    """Work whose steps are in these states; what is not said is still to do."""
-    made = new_work(event or told(), ME, rule, "boot")
+    """Return work whose steps are in these states. Other steps are still to do."""
+    made = new_work(event or make_event(), ME, rule, "boot")
     for index, state in enumerate(states):
         made = made.with_step(index, state=state)
     return made._replace(**fields)
@@ -90,11 +90,11 @@ def runs(*works: EventWork, context: DecisionContext = CONTEXT) -> list[tuple[st
         ((FAILED, TO_DO), []),
     ],
 )
-def test_what_is_prepared_next(states: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
+def test_the_next_handler_to_prepare(states: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
     assert runs(work(WEB, *states)) == expected
 
 
-def test_the_others_are_prepared_after_a_failure_if_the_rule_says_so() -> None:
+def test_a_rule_can_continue_after_a_failed_handler() -> None:
     assert runs(work(WEB._replace(on_failure="continue"), FAILED)) == [("stop-web", PREPARE)]
 
 
@@ -109,29 +109,29 @@ def test_nothing_is_run_twice_at_a_time() -> None:
         (5 * MINUTE, "Scheduled", 10 * MINUTE - timedelta(seconds=1), False),
         (5 * MINUTE, "Scheduled", 10 * MINUTE, True),
         (20 * MINUTE, "Scheduled", timedelta(0), True),  # less notice than the lead
-        (5 * MINUTE, "Started", timedelta(0), True),  # somebody else has approved it
+        (5 * MINUTE, "Started", timedelta(0), True),  # another VM has approved it
         (None, "Scheduled", timedelta(0), True),
     ],
 )
-def test_when_preparing_begins(lead: timedelta | None, status: str, passed: timedelta, begins: bool) -> None:
-    waiting = work(WEB._replace(lead=lead), event=told(status=status))
+def test_the_start_of_the_preparation(lead: timedelta | None, status: str, passed: timedelta, begins: bool) -> None:
+    waiting = work(WEB._replace(lead=lead), event=make_event(status=status))
     assert bool(runs(waiting, context=CONTEXT._replace(now=NOW + passed))) is begins
 
 
-def test_the_beginning_of_all_time_is_a_moment_like_any_other() -> None:
-    odd = told()._replace(not_before=datetime.min.replace(tzinfo=UTC))
+def test_the_minimum_time_is_a_valid_time() -> None:
+    odd = make_event()._replace(not_before=datetime.min.replace(tzinfo=UTC))
     assert runs(work(WEB._replace(lead=5 * MINUTE), event=odd)) == [("leave-pool", PREPARE)]
     ready = work(WEB._replace(lead=5 * MINUTE, approve_lead=MINUTE), PREPARED, PREPARED, event=odd)
     assert instructions(ready) == [ApproveEvent(ready)]
 
 
-def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
-    late = told(notice=timedelta(days=1))
+def test_started_handlers_continue_when_the_event_is_postponed() -> None:
+    late = make_event(notice=timedelta(days=1))
     assert runs(work(WEB._replace(lead=5 * MINUTE), PREPARED, event=late)) == [("stop-web", PREPARE)]
 
 
-def test_nothing_is_begun_while_an_approval_is_under_way() -> None:
-    other = work(Rule("other", prepare=("save",)), event=told("E2"))
+def test_no_handler_starts_during_an_approval() -> None:
+    other = work(Rule("other", prepare=("save",)), event=make_event("E2"))
     assert runs(other, context=CONTEXT._replace(approving=frozenset({"E1"}))) == []
     assert (
         runs(
@@ -142,7 +142,7 @@ def test_nothing_is_begun_while_an_approval_is_under_way() -> None:
     )
 
 
-def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
+def test_the_timeout_of_a_rule_fails_the_handlers_that_have_not_started() -> None:
     slow = work(WEB._replace(timeout=MINUTE), PREPARED)
     (instruction,) = instructions(slow, context=CONTEXT._replace(seconds=100.0, begun_at={slow.id: 40.0}))
     assert isinstance(instruction, UpdateWork)
@@ -152,7 +152,7 @@ def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
 
 def test_a_handler_that_another_event_has_prepared_is_shared() -> None:
     first = work(WEB, PREPARED, PREPARED, approved_at="x").with_step(0, memo={"was": "ready"}, table={"a": 1})
-    second = work(Rule("other", prepare=("leave-pool",)), event=told("E2", "Freeze"))
+    second = work(Rule("other", prepare=("leave-pool",)), event=make_event("E2", "Freeze"))
     (instruction,) = instructions(first, second)
     assert isinstance(instruction, UpdateWork)
     assert instruction.work.steps == (HandlerStep("leave-pool", PREPARED, {"a": 1}, {"was": "ready"}),)
@@ -173,8 +173,8 @@ DONE = work(WEB, PREPARED, PREPARED)
         (work(WEB._replace(on_failure="continue"), PREPARED, FAILED), CONTEXT, False),
         (work(WEB._replace(on_failure="approve"), FAILED, PREPARED), CONTEXT, True),
         (DONE._replace(approved_at="x"), CONTEXT, False),
-        (DONE._replace(event=told(status="Started")), CONTEXT, False),
-        (DONE._replace(event=told(resources=("web-1", ME))), CONTEXT, False),
+        (DONE._replace(event=make_event(status="Started")), CONTEXT, False),
+        (DONE._replace(event=make_event(resources=("web-1", ME))), CONTEXT, False),
         (DONE, CONTEXT._replace(busy=frozenset({"of another event"})), False),
         (DONE, CONTEXT._replace(approving=frozenset({"E1"})), False),
         (DONE, CONTEXT._replace(approve_at={"E1": 1.0}), False),
@@ -183,7 +183,7 @@ DONE = work(WEB, PREPARED, PREPARED)
         (DONE, CONTEXT._replace(stopping=True), False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), CONTEXT, False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), CONTEXT._replace(now=NOW + 14 * MINUTE), True),
-        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED, event=told(NotBefore="")), CONTEXT, False),
+        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED, event=make_event(NotBefore="")), CONTEXT, False),
         (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT, False),
         (
             work(WEB._replace(approve="leader"), PREPARED, PREPARED),
@@ -220,19 +220,19 @@ def test_nothing_is_undone_while_one_of_its_handlers_runs() -> None:
     assert runs(work(WEB, PREPARING, ending=CANCELLED), context=CONTEXT._replace(busy=frozenset({"leave-pool"}))) == []
 
 
-def test_it_is_finished_when_everything_is_undone() -> None:
+def test_an_event_is_finished_when_everything_is_undone() -> None:
     over = work(WEB, UNDONE, UNDONE, ending=OVER)
     assert instructions(over) == [FinishWork(over)]
     assert instructions(over._replace(done=True)) == []
 
 
-def test_what_failed_to_be_undone_is_tried_again_after_a_pause() -> None:
+def test_a_failed_undo_is_retried_after_a_pause() -> None:
     failing = work(WEB, PREPARED, UNDOING, ending=OVER)
     assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0})) == []
     assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
 
 
-def test_a_rule_may_name_what_is_undone() -> None:
+def test_a_rule_can_name_the_handlers_to_undo() -> None:
     rule = WEB._replace(undo=("warm-up", "leave-pool"))
     over = end(work(rule, PREPARED, PREPARED), OVER)
     assert runs(over) == [("warm-up", UNDO)]
@@ -245,25 +245,25 @@ def test_a_rule_may_name_what_is_undone() -> None:
 
 
 @pytest.mark.parametrize("state", [PREPARED, FAILED, PREPARING])
-def test_what_another_event_needs_stays_prepared_and_with_it_what_came_before(state: str) -> None:
+def test_handlers_that_another_event_needs_stay_prepared_with_those_before_them(state: str) -> None:
     over = work(WEB, PREPARED, PREPARED, ending=OVER)
-    other = work(Rule("other", prepare=("stop-web",)), state, event=told("E2"))
+    other = work(Rule("other", prepare=("stop-web",)), state, event=make_event("E2"))
     busy = CONTEXT._replace(busy=frozenset({"stop-web"}) if state == PREPARING else frozenset())
     assert runs(over, other, context=busy) == []
 
 
-def test_what_is_shared_in_a_turn_is_not_undone_in_the_same() -> None:
+def test_a_shared_handler_is_released_before_it_is_undone() -> None:
     needs = work(WEB, PREPARED)
-    over = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
+    over = work(Rule("other", prepare=("stop-web",)), PREPARED, event=make_event("E2"), ending=OVER)
     (instruction,) = instructions(needs, over)
     assert isinstance(instruction, UpdateWork)
     assert instruction.work.id == needs.id
-    assert runs(over, needs) == [("stop-web", UNDO)], "whoever is asked first"
+    assert runs(over, needs) == [("stop-web", UNDO)], "the order of the works does not matter"
 
 
-def test_what_two_that_end_have_both_is_undone_once() -> None:
+def test_a_handler_of_two_ended_events_is_undone_once() -> None:
     first = work(WEB, PREPARED, PREPARED, ending=OVER)
-    second = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
+    second = work(Rule("other", prepare=("stop-web",)), PREPARED, event=make_event("E2"), ending=OVER)
     assert runs(first, second) == [("stop-web", UNDO)]
     changed = {each.id: each for each in undone({"E1": first, "E2": second}, "E1", 1)}
     assert [step.state for step in changed["E1"].steps] == [PREPARED, UNDONE]
@@ -271,17 +271,17 @@ def test_what_two_that_end_have_both_is_undone_once() -> None:
 
 
 @pytest.mark.parametrize("state", [FAILED, UNDOING])
-def test_what_another_event_remembers_of_the_machine_is_not_lost(state: str) -> None:
-    """It has stopped something and failed: whoever prepares after it finds nothing running, and must know better."""
+def test_values_remembered_for_another_event_are_kept(state: str) -> None:
+    """The first prepare stopped something and failed. The next prepare must not take that for the original state."""
     first = work(WEB, state, ending=OVER).with_step(0, memo={"was": "running"}, table={"kind": "process"})
-    second = work(Rule("other", prepare=("leave-pool",)), event=told("E2"))
+    second = work(Rule("other", prepare=("leave-pool",)), event=make_event("E2"))
     (instruction,) = [each for each in instructions(second, first._replace(ending="")) if each.work.id == "E2"]
     assert isinstance(instruction, RunHandler)
     assert instruction.work.steps[0].memo == {"was": "running"}
 
 
 @pytest.mark.parametrize("states", [(SKIPPED, TO_DO), (TO_DO, SKIPPED)])
-def test_what_was_never_begun_is_not_undone(states: tuple[str, ...]) -> None:
+def test_handlers_that_never_started_are_not_undone(states: tuple[str, ...]) -> None:
     given = work(WEB, *states)
     assert given.has_failed
     assert instructions(given._replace(ending=CANCELLED)) == [FinishWork(given._replace(ending=CANCELLED))]
@@ -305,60 +305,60 @@ def taken(
     return apply_document({each.id: each for each in known}, events, around)
 
 
-def test_an_event_of_this_machine_is_taken_by_its_rule() -> None:
-    result = taken([], told(), told("E2", "Freeze"), told("E3", resources=("web-1",)))
+def test_an_event_of_this_machine_is_assigned_to_its_rule() -> None:
+    result = taken([], make_event(), make_event("E2", "Freeze"), make_event("E3", resources=("web-1",)))
     assert list(result.works) == ["E1"]
     assert list(result.ignored) == ["E2"]
-    again = taken([*result.works.values()], told())
+    again = taken([*result.works.values()], make_event())
     assert again.works == result.works
     assert again.news == []
 
 
 @pytest.mark.parametrize(("status", "why"), [("Scheduled", CANCELLED), ("Started", OVER)])
-def test_what_is_gone_is_undone(status: str, why: str) -> None:
-    result = taken([work(WEB, PREPARED, event=told(status=status))])
+def test_an_event_that_disappeared_is_undone(status: str, why: str) -> None:
+    result = taken([work(WEB, PREPARED, event=make_event(status=status))])
     assert result.works["E1"].ending == why
 
 
-def test_what_was_not_begun_is_forgotten() -> None:
+def test_an_event_without_started_handlers_is_removed() -> None:
     assert taken([work()]).works == {}
 
 
-def test_an_event_that_names_this_machine_no_more_is_over_for_it() -> None:
-    begun = work(WEB, PREPARED, event=told(resources=(ME, "web-1")))
-    assert taken([begun], told(resources=("web-1",))).works["E1"].ending == CANCELLED
-    assert taken([work()], told(resources=("web-1",))).works == {}
-    started = begun._replace(event=told(status="Started"))
-    assert not taken([started], told(status="Started", resources=("web-1",))).works["E1"].ending
+def test_an_event_that_stops_naming_this_machine_has_ended_for_it() -> None:
+    begun = work(WEB, PREPARED, event=make_event(resources=(ME, "web-1")))
+    assert taken([begun], make_event(resources=("web-1",))).works["E1"].ending == CANCELLED
+    assert taken([work()], make_event(resources=("web-1",))).works == {}
+    started = begun._replace(event=make_event(status="Started"))
+    assert not taken([started], make_event(status="Started", resources=("web-1",))).works["E1"].ending
 
 
 def test_a_rule_may_have_something_to_do_afterwards_only() -> None:
     rule = Rule("r", undo=("warm-up",))
-    over = taken([work(rule, event=told(status="Started"))]).works["E1"]
+    over = taken([work(rule, event=make_event(status="Started"))]).works["E1"]
     assert runs(over) == [("warm-up", UNDO)]
     assert taken([work(rule)]).works == {}, "what was cancelled has not happened"
 
 
-def test_what_has_started_does_not_go_back() -> None:
-    started = work(WEB, PREPARED, PREPARED, event=told(status="Started"))
-    assert taken([started], told()).works["E1"].is_started
+def test_a_started_event_does_not_become_scheduled_again() -> None:
+    started = work(WEB, PREPARED, PREPARED, event=make_event(status="Started"))
+    assert taken([started], make_event()).works["E1"].is_started
 
 
-def test_a_machine_that_came_back_is_restored_though_the_event_is_still_told() -> None:
+def test_a_restarted_machine_is_restored_while_its_event_is_still_listed() -> None:
     before = work(WEB, PREPARED, PREPARED, approved_at="x")
-    result = taken([before], told(status="Started"), boot="another")
+    result = taken([before], make_event(status="Started"), boot="another")
     assert result.works["E1"].ending == CAME_BACK
     kept = result.works["E1"]._replace(done=True)
-    assert taken([kept], told(status="Started"), boot="another").works["E1"].done, "it is not prepared anew"
+    assert taken([kept], make_event(status="Started"), boot="another").works["E1"].done, "it is not prepared anew"
     assert taken([kept], boot="another").works == {}
 
 
-def test_a_machine_started_anew_before_the_event_is_prepared_again() -> None:
+def test_a_machine_restarted_before_its_event_is_prepared_again() -> None:
     before = work(WEB, PREPARED, PREPARING).with_step(1, run="of before")
-    result = taken([before], told(), boot="another")
+    result = taken([before], make_event(), boot="another")
     assert [(step.state, step.run) for step in result.works["E1"].steps] == [(PREPARING, ""), (PREPARING, "")]
     assert runs(result.works["E1"]) == [("leave-pool", PREPARE)]
-    assert taken([result.works["E1"]], told(), boot="another").works == result.works
+    assert taken([result.works["E1"]], make_event(), boot="another").works == result.works
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_machine_started_anew_before_the_event_is_prepared_again() -> None:
 def test_an_event_that_began_before_the_machine_did_needs_nothing(
     up_seconds: float, is_first: bool, left: bool
 ) -> None:
-    result = taken([], told(status="Started"), up_seconds=up_seconds, is_first=is_first)
+    result = taken([], make_event(status="Started"), up_seconds=up_seconds, is_first=is_first)
     assert result.works["E1"].done is left
 
 
@@ -375,14 +375,14 @@ def test_an_event_that_began_before_the_machine_did_needs_nothing(
     ("given", "boot", "undone"),
     [
         (work(WEB, PREPARED, approved_at="x"), "another", True),
-        (work(WEB, PREPARED, event=told(status="Started")), "another", True),
-        (work(WEB, PREPARED, event=told(notice=timedelta(0))), "another", True),
+        (work(WEB, PREPARED, event=make_event(status="Started")), "another", True),
+        (work(WEB, PREPARED, event=make_event(notice=timedelta(0))), "another", True),
         (work(WEB, PREPARED), "another", False),
         (work(WEB, PREPARED, approved_at="x"), "boot", False),
         (work(WEB, approved_at="x"), "another", False),
     ],
 )
-def test_an_endpoint_that_stays_silent_after_a_start_does_not_keep_a_machine_down(
+def test_a_machine_is_restored_after_a_start_even_if_the_endpoint_does_not_respond(
     given: EventWork, boot: str, undone: bool
 ) -> None:
     result = assume_restarts({"E1": given}, boot, NOW)
@@ -415,9 +415,9 @@ MOVES = st.lists(
 
 
 class Machine:
-    """A machine with three things to prepare, an endpoint that tells, and an agent that can be killed at any time.
+    """A machine with three handlers, an endpoint, and an agent that can be killed at any time.
 
-    It holds the handlers to the promise: a is prepared or not, and no handler is at work twice at a time.
+    It checks that no handler runs twice at the same time.
     """
 
     def __init__(self) -> None:
@@ -431,9 +431,9 @@ class Machine:
     def move(self, what: str, word: str, number: int) -> None:
         event_id = f"E{number}"
         if what == "tell" and event_id not in self.told and event_id not in self.disk:
-            self.told[event_id] = told(event_id, word)
+            self.told[event_id] = make_event(event_id, word)
         elif what == "start" and event_id in self.told:
-            self.told[event_id] = told(event_id, self.told[event_id].type, status="Started")
+            self.told[event_id] = make_event(event_id, self.told[event_id].type, status="Started")
         elif what == "gone":
             self.told.pop(event_id, None)
         elif what in ("kill", "reboot"):
@@ -504,7 +504,7 @@ class Machine:
 
 
 @given(MOVES)
-def test_whatever_happens_it_is_undone_in_the_end(moves: list[tuple[str, str, int]]) -> None:
+def test_every_preparation_is_undone_in_the_end(moves: list[tuple[str, str, int]]) -> None:
     machine = Machine()
     for move in moves:
         machine.move(*move)

@@ -1,4 +1,4 @@
-"""Processes to be stopped and started: they write their number to a file."""
+"""Processes that tests stop and start. They write their pid to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forewarn.system.processes import find_process
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Writes its number when it is ready, and what it was sent when it ends. With `deaf` it takes no hint.
+# Writes its pid when it is ready, and the signal when it ends. With `deaf` it ignores signals.
 WORKER = """
 import os, signal, sys
 folder, manner = sys.argv[1:]
@@ -37,7 +37,7 @@ while True:
 
 
 class Worker:
-    """Such a process, started by hand or by whoever is tested."""
+    """A worker process, started by the test or by the tested handler."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Worker:
         return self.until_ready(0)
 
     def until_ready(self, before: int) -> int:
-        """When it has written its number, another than before."""
+        """Wait until it has written a new pid, and return it."""
         job = LoneJob(self.folder)
         while not self.pid or self.pid == before:
             assert not job.wait(0.01)
@@ -71,7 +71,7 @@ class Worker:
         return 0
 
     def collect(self) -> None:
-        """Those that have ended, as the system does with what nobody waits for: until then their number is taken."""
+        """Reap ended processes, so that their pids are free."""
         for process in self._processes:
             process.poll()
 

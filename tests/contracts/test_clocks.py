@@ -22,7 +22,7 @@ def clock(request: pytest.FixtureRequest) -> Clock:
     return made
 
 
-async def test_now_is_aware_in_utc_and_what_has_passed_is_not_waited_for(clock: Clock) -> None:
+async def test_now_is_in_utc_and_a_past_time_needs_no_wait(clock: Clock) -> None:
     assert clock.now().utcoffset() == timedelta(0)
     await clock.sleep_until(clock.now())
     await clock.sleep_until(clock.now() - timedelta(days=1))
@@ -50,5 +50,5 @@ async def test_virtual_time_only_moves_forward_and_wakes_in_order() -> None:
     assert clock.sleeper_count == 0
 
 
-def test_virtual_time_begins_at_a_whole_second() -> None:
+def test_virtual_time_starts_at_a_whole_second() -> None:
     assert VirtualClock().now().microsecond == 0

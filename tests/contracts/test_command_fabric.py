@@ -80,7 +80,7 @@ def journals(folder: Path) -> set[str]:
 
 
 class Gate:
-    """Where a program waits for the test: it says which process it is, and goes on when it is let through."""
+    """A gate at which a program waits for the test. The program writes its pid and then waits."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = folder / "here", folder / "go"
@@ -101,7 +101,7 @@ class Gate:
         os.write(self._go, b"go\n")
 
     def close(self) -> None:
-        for path in self._paths:  # first, so that no program that comes later waits for somebody to open them
+        for path in self._paths:  # first, so that no later program waits for the test to open them
             path.unlink()
         os.close(self._here)
         os.close(self._go)
@@ -115,7 +115,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 async def has_ended(watched: int) -> None:
-    """Wait for a process that may be nobody's child here."""
+    """Wait for the end of a process that need not be a child."""
     ready, _, _ = await asyncio.to_thread(select.select, [watched], [], [], LONGEST_WAIT_SECONDS)
     os.close(watched)
     assert ready, "the process goes on"
@@ -127,12 +127,12 @@ def parent_of(pid: int) -> int:
 
 
 async def until_taken_up(fabric: CommandFabric) -> None:
-    """Journals are read by one thread, in the order of asking: when this call is through, so are those before."""
+    """One thread reads the journals in the order of the requests, so earlier reads have finished when this one has."""
     await asyncio.sleep(0)
     await fabric._in_thread(lambda: None)
 
 
-# --- What the program is told, and what it says ---------------------------------------------------
+# --- Input and output of the program --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["freeze", "migrate", "reboot", "redeploy", "deallocate", "start", "delete"])
@@ -159,7 +159,7 @@ async def test_the_program_reads_the_order_and_its_last_argument_is_the_verb(
     ]
 
 
-async def test_what_an_order_does_not_say_is_null_or_empty(
+async def test_missing_values_of_an_order_are_null_or_empty(
     make_program: MakeProgram, tmp_path: Path, folder: Path
 ) -> None:
     await CommandFabric([make_program()], folder).delete(WorkOrder(OPERATION, ("web-0",)))
@@ -177,7 +177,7 @@ async def test_a_code_that_is_not_zero_is_a_failure_for_good_and_the_program_is_
     assert len(noted(tmp_path)) == 1
 
 
-async def test_code_75_asks_for_another_time_and_then_the_program_is_told_that_it_had_begun(
+async def test_exit_code_75_requests_a_retry_and_the_retry_knows_of_the_first_run(
     make_program: MakeProgram, tmp_path: Path, folder: Path
 ) -> None:
     tried = shlex.quote(str(tmp_path / "tried"))
@@ -190,13 +190,13 @@ async def test_code_75_asks_for_another_time_and_then_the_program_is_told_that_i
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
 
 
-async def test_a_program_that_dies_by_a_signal_has_failed(make_program: MakeProgram, folder: Path) -> None:
+async def test_a_program_killed_by_a_signal_has_failed(make_program: MakeProgram, folder: Path) -> None:
     program = make_program("echo 'so far so good' >&2; kill -9 $$")
     with pytest.raises(WorkFailed, match=r"exited with code 137 \(signal 9\): so far so good$"):
         await CommandFabric([program], folder).reboot(ORDER)
 
 
-async def test_a_program_that_says_nothing_is_reported_without_a_line(make_program: MakeProgram, folder: Path) -> None:
+async def test_a_failure_without_output_is_reported_without_a_line(make_program: MakeProgram, folder: Path) -> None:
     with pytest.raises(WorkFailed, match=r"exited with code 200: no error output$"):
         await CommandFabric([make_program("exit 200")], folder).reboot(ORDER)
 
@@ -211,7 +211,7 @@ async def test_a_program_that_says_nothing_is_reported_without_a_line(make_progr
     ],
     ids=["empty-lines", "many-lines", "one-line", "control-characters"],
 )
-async def test_whatever_it_writes_the_message_is_one_short_harmless_line(
+async def test_the_message_is_one_short_escaped_line_for_any_output(
     make_program: MakeProgram, folder: Path, written: str, shown: str
 ) -> None:
     with pytest.raises(WorkFailed) as caught:
@@ -238,7 +238,7 @@ async def test_the_program_does_not_inherit_that_python_ignores_broken_pipes(
     assert not ignored & 1 << signal.SIGPIPE - 1
 
 
-async def test_a_bare_name_is_looked_for_where_programs_are(
+async def test_a_bare_name_is_searched_on_the_path(
     make_program: MakeProgram, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_program("exit 4", name="true")
@@ -247,7 +247,7 @@ async def test_a_bare_name_is_looked_for_where_programs_are(
         await CommandFabric(["true"], folder).reboot(ORDER)
 
 
-async def test_a_program_that_cannot_be_started_may_be_mended_and_has_not_begun(
+async def test_a_program_that_cannot_start_has_not_begun_and_can_be_repaired(
     make_program: MakeProgram, tmp_path: Path, folder: Path
 ) -> None:
     path = tmp_path / "program"
@@ -328,7 +328,7 @@ async def test_a_program_that_is_still_at_work_is_waited_for(
 
 
 @pytest.mark.parametrize("code", [0, 6])
-async def test_a_program_that_ended_while_nobody_was_there_is_believed(
+async def test_the_result_of_a_program_that_ended_during_downtime_is_used(
     killed_service: Callable[..., Any], gate: Gate, tmp_path: Path, folder: Path, code: int
 ) -> None:
     program, worker = await killed_service(f"exit {code}")
@@ -345,7 +345,7 @@ async def test_a_program_that_ended_while_nobody_was_there_is_believed(
     assert len(noted(tmp_path)) == 1
 
 
-async def test_a_program_that_asked_for_another_time_while_nobody_was_there_is_run_again(
+async def test_a_program_that_requested_a_retry_during_downtime_runs_again(
     killed_service: Callable[..., Any], gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     program, worker = await killed_service("exit 75")
@@ -358,7 +358,7 @@ async def test_a_program_that_asked_for_another_time_while_nobody_was_there_is_r
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
 
 
-async def test_a_program_that_was_killed_as_well_is_run_again_and_told_so(
+async def test_a_program_that_was_killed_too_runs_again_and_knows_it(
     killed_service: Callable[..., Any], gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     program, worker = await killed_service()
@@ -373,7 +373,7 @@ async def test_a_program_that_was_killed_as_well_is_run_again_and_told_so(
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
 
 
-async def test_a_program_whose_shell_alone_was_killed_is_waited_for_and_run_again(
+async def test_a_program_whose_shell_was_killed_is_waited_for_and_runs_again(
     killed_service: Callable[..., Any], gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     program, worker = await killed_service()
@@ -416,7 +416,7 @@ async def test_an_order_that_is_cancelled_leaves_the_program_at_work_and_finds_i
 
 
 async def has_no_child_left(fabric: CommandFabric, shell: int) -> None:
-    """The exit code is there a moment before its shell is gone; whatever is asked of the fabric then reaps it."""
+    """The exit code is written shortly before the shell ends. The next call of the fabric reaps the shell."""
     if fabric._children:
         await has_ended(os.pidfd_open(shell))
         await fabric.recover([OPERATION])
@@ -442,7 +442,7 @@ async def test_an_end_is_noticed_at_once_and_its_process_reaped(
         os.kill(shell, 0)
 
 
-async def test_a_second_run_that_is_at_work_is_found_as_the_first_would_be(
+async def test_a_running_second_run_is_found_like_a_first(
     make_program: MakeProgram, gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     fabric = CommandFabric([make_program(f'case "$order" in *false*) exit 75;; esac; {gate.script}')], folder)
@@ -460,7 +460,7 @@ async def test_a_second_run_that_is_at_work_is_found_as_the_first_would_be(
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
 
 
-async def test_one_order_given_twice_at_once_begins_once(
+async def test_an_order_given_twice_at_once_starts_once(
     make_program: MakeProgram, gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     fabric = CommandFabric([make_program(gate.script)], folder)
@@ -472,7 +472,7 @@ async def test_one_order_given_twice_at_once_begins_once(
     assert len(noted(tmp_path)) == 1
 
 
-async def test_what_a_program_leaves_running_is_not_waited_for(
+async def test_children_that_a_program_leaves_are_not_waited_for(
     make_program: MakeProgram, gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     program = make_program(f"( {gate.script} ) & exit 75")
@@ -486,7 +486,7 @@ async def test_what_a_program_leaves_running_is_not_waited_for(
     assert journals(folder) == set()
 
 
-async def test_recovering_forgets_what_is_over_and_keeps_what_goes_on(
+async def test_recover_removes_ended_orders_and_keeps_running_ones(
     make_program: MakeProgram, gate: Gate, folder: Path
 ) -> None:
     done, unfinished, at_work = "done", "unfinished", "at-work"
@@ -504,7 +504,7 @@ async def test_recovering_forgets_what_is_over_and_keeps_what_goes_on(
     assert journals(folder) == {"a-file-of-somebody"}
 
 
-async def test_journals_do_not_pile_up_and_none_that_may_be_needed_goes(
+async def test_only_journals_that_are_no_longer_needed_are_removed(
     make_program: MakeProgram, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_MAX_ENDED_ORDERS", 3)
@@ -531,7 +531,7 @@ async def test_journals_do_not_pile_up_and_none_that_may_be_needed_goes(
     ],
     ids=["all", "no-boots", "cannot-tell"],
 )
-async def test_a_machine_is_what_the_program_says(
+async def test_the_program_decides_the_state_of_a_machine(
     make_program: MakeProgram, tmp_path: Path, folder: Path, does: str, machine: MachineState
 ) -> None:
     assert (
@@ -557,7 +557,7 @@ async def test_a_machine_is_what_the_program_says(
         ("kill -9 $$", "exited with code -9"),
     ],
 )
-async def test_what_cannot_be_understood_is_answered_with_what_was_expected(
+async def test_invalid_output_is_an_error_with_the_expected_form(
     make_program: MakeProgram, folder: Path, does: str, problem: str
 ) -> None:
     with pytest.raises(Unavailable, match=f"program inspect {problem}") as caught:
@@ -597,6 +597,6 @@ async def test_a_look_that_is_cancelled_leaves_nothing_behind(
     await has_ended(program)
 
 
-async def test_looking_with_a_program_that_is_not_there_says_so(folder: Path) -> None:
+async def test_an_observation_with_a_missing_program_is_an_error(folder: Path) -> None:
     with pytest.raises(Unavailable, match="the program forewarn-nowhere does not exist"):
         await CommandFabric(["forewarn-nowhere"], folder).inspect("web-0")

@@ -1,7 +1,7 @@
-"""A data folder of an earlier release is opened, and what was under way in it goes on to its end.
+"""The current release opens data folders of earlier releases, and their operations continue to their end.
 
-The folders were written by the releases themselves, which were killed in the middle of their work. The tests look at
-them from outside alone: a change of names, modules or tables must not need a change here.
+The releases themselves wrote the folders, and were killed during their work. The tests use only public interfaces:
+a change of names, modules or tables must not need a change here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pytest
 
 from fixtures.releases import PROSE, RELEASES, differences, stored_addresses, unpack
 from forewarn.testing import ServiceProcess
-from receiver import Receiver
+from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from receiver import Got
+    from webhook_receiver import ReceivedRequest
 
 OPTIONS = (
     *("--clock", "virtual", "--preview-versions", "true", "--inactivity-timeout", "3650d"),
@@ -48,9 +48,9 @@ class Scene(NamedTuple):
 
     def to_the_end(self, *, with_kill: bool) -> None:
         """Approve what the rollout waits for, let time pass, and withdraw the advice, which never ends by itself."""
-        rollout = self.service.answer(f"/v1/rollouts/{self.facts['rollout']}")
+        rollout = self.service.get_json(f"/v1/rollouts/{self.facts['rollout']}")
         waiting = next(row for row in rollout["in_progress"] if row["host"] == "rack-08")
-        (event,) = self.service.answer(f"/v1/operations/{waiting['operation']}")["events"]
+        (event,) = self.service.get_json(f"/v1/operations/{waiting['operation']}")["events"]
         assert self.service.approve(event["id"], source=self.facts["addresses"]["web-0"]).status == 200
         if with_kill:
             self.service.kill()
@@ -62,11 +62,11 @@ class Scene(NamedTuple):
     def look(self) -> View:
         service, facts = self.service, self.facts
         paths = {what: f"/v1/{what}?all=true" if what in ("operations", "events") else f"/v1/{what}" for what in LISTS}
-        rollouts = [service.answer(f"/v1/rollouts/{row['id']}") for row in service.all("/v1/rollouts?all=true")]
+        rollouts = [service.get_json(f"/v1/rollouts/{row['id']}") for row in service.list_all("/v1/rollouts?all=true")]
         return View(
             facts,
-            {what: service.all(path) for what, path in paths.items()} | {"rollouts": rollouts},
-            service.answer("/v1/clock")["now"],
+            {what: service.list_all(path) for what, path in paths.items()} | {"rollouts": rollouts},
+            service.get_json("/v1/clock")["now"],
         )
 
 
@@ -115,7 +115,7 @@ def scene(release: str, tmp_path: Path) -> Iterator[Scene]:
 # --- What is stored -------------------------------------------------------------------------------------
 
 
-def test_everything_is_still_there(scene: Scene) -> None:
+def test_all_stored_objects_are_still_there(scene: Scene) -> None:
     view = scene.look()
     for what, rows in view.lists.items():
         ignored = PROSE | VOLATILE.get(what, frozenset())
@@ -130,7 +130,7 @@ def test_everything_is_still_there(scene: Scene) -> None:
 
 def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
-    assert service.answer("/v1/clock")["now"] == facts["now"]
+    assert service.get_json("/v1/clock")["now"] == facts["now"]
     for vm, document in facts["documents"].items():
         source, tag = facts["addresses"][vm], facts["tags"][vm]
         answer = service.request(target=TARGET, source=source)
@@ -143,12 +143,12 @@ def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Sce
     assert answer.json() == facts["documents"]["door"], "it has an address of its own"
 
 
-def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> None:
+def test_new_requests_respect_the_stored_state(scene: Scene) -> None:
     service = scene.service
-    assert not service.answer("/v1/vms/Worker_IN_0")["events_enabled"], "idle was silent for a day"
+    assert not service.get_json("/v1/vms/Worker_IN_0")["events_enabled"], "idle was silent for a day"
     document = service.document(target=TARGET, source=scene.facts["addresses"]["idle-0"])
     assert (document["DocumentIncarnation"], document["Events"]) == (0, [])
-    newest = service.all("/v1/history")[-1]
+    newest = service.list_all("/v1/history")[-1]
     assert (newest["sequence"], newest["kind"], newest["group"]) == (len(scene.facts["history"]) + 1, "enabled", "idle")
     redeployed = service.request_operation("redeploy", "web-0")
     assert redeployed["events"][0]["status"] == "started", "web approves redeploys by itself"
@@ -157,8 +157,8 @@ def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> 
     updated = service.request_operation("host-update", host="rack-10")
     assert updated["events"][0]["not_before"].endswith("T01:00:00.000000Z"), "db has a window, at 2 o'clock in Berlin"
     assert service.control("POST", "/v1/hosts/rack-05/return").status == 200
-    degraded = service.answer(f"/v1/operations/{scene.facts['named']['degraded']}")
-    assert degraded["status"] == "cancelled", "nobody need leave a host that is well again"
+    degraded = service.get_json(f"/v1/operations/{scene.facts['named']['degraded']}")
+    assert degraded["status"] == "cancelled", "no VM must leave a host that is healthy again"
 
 
 # --- What was under way ---------------------------------------------------------------------------------
@@ -189,14 +189,14 @@ def test_all_is_done_and_nothing_twice(end: View) -> None:
             assert happened == {"scheduled"} | went
 
 
-def test_history_goes_on_without_a_gap(end: View) -> None:
+def test_history_continues_without_a_gap(end: View) -> None:
     before, rows = end.facts["history"], end.lists["history"]
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
     assert list(differences(before, rows[: len(before)])) == []
 
 
 def test_nothing_starts_before_its_time(end: View) -> None:
-    """What nobody approves starts at the NotBefore that was told; also where one of two groups has approved."""
+    """An event without approval starts at its NotBefore, also if only one of two groups has approved."""
     started = {row["event"]: row["time"] for row in end.lists["history"] if row["kind"] == "started"}
     for name, group in {
         "scheduled": "web",
@@ -209,7 +209,7 @@ def test_nothing_starts_before_its_time(end: View) -> None:
         assert (event["status"], event["approved_at"]) == ("scheduled", None)
         assert started[event["id"]] == event["not_before"], name
     held = end.operation("held")
-    assert held["holds_until"], "a group with a window is not told"
+    assert held["holds_until"], "a group with a window gets no notice"
     (after,) = (row for row in end.lists["operations"] if row["id"] == held["id"])
     assert after["started_at"] == held["holds_until"]
     for name, group in {"shared": "web", "terminated": "batch"}.items():
@@ -218,7 +218,7 @@ def test_nothing_starts_before_its_time(end: View) -> None:
         assert started[event["id"]] == event["not_before"], f"{name}: one was approved, but not the other"
 
 
-def test_a_rollout_goes_on_from_the_wave_it_was_in(end: View) -> None:
+def test_a_rollout_continues_from_its_wave(end: View) -> None:
     before, after = end.rollouts()
     assert (after["id"], after["status"], after["wave"]) == (before["id"], "done", before["wave"] + 1)
     hosts = [*before["done"], *(row["host"] for row in before["in_progress"]), *before["pending"]]
@@ -228,7 +228,7 @@ def test_a_rollout_goes_on_from_the_wave_it_was_in(end: View) -> None:
     assert {row["health"] for row in updates} == {"good"}
 
 
-def test_the_fleet_has_changed_only_by_what_was_under_way(end: View) -> None:
+def test_only_running_operations_have_changed_the_fleet(end: View) -> None:
     before, after = ({vm["name"]: vm for vm in vms} for vms in (end.facts["vms"], end.lists["vms"]))
     assert before.keys() - after.keys() == {"batch_1", "batch_3"}, "they were being deleted"
     assert {name for name, vm in after.items() if vm["host"] != before[name]["host"]} == {"db-1", "batch_0"}
@@ -246,14 +246,14 @@ def test_the_fleet_has_changed_only_by_what_was_under_way(end: View) -> None:
 # --- Webhooks -------------------------------------------------------------------------------------------
 
 
-def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> None:
+def test_webhooks_get_their_missing_rows_and_nothing_twice(scene: Scene) -> None:
     service, receiver, facts = scene.service, scene.receiver, scene.facts
     failures = {row["sequence"]: row["failed"] for row in facts["webhooks/pager/failures"]}
     assert {*failures.values()} == {True, False}, "some are given up, some wait"
     pager = next(hook for hook in facts["webhooks"] if hook["name"] == "pager")
     assert pager["position"] < facts["history"][-1]["sequence"], "some are not even looked at, or were in flight"
     scene.to_the_end(with_kill=False)  # what is on its way at a kill may come twice
-    rows = {row["sequence"]: row for row in service.all("/v1/history")}
+    rows = {row["sequence"]: row for row in service.list_all("/v1/history")}
     first = min(facts["taken"]["/pager"])
     wanted = {
         "/pager": {number for number in rows if number >= first and not failures.get(number)},
@@ -266,7 +266,7 @@ def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> N
         assert got.event["source"] == facts["source"]
         assert is_signed_with(facts[f"secret of {got.path[1:]}"], got)
     given_up = {number for number, is_given_up in failures.items() if is_given_up}
-    shown = {row["sequence"] for row in service.all("/v1/webhooks/pager/failures") if row["failed"]}
+    shown = {row["sequence"] for row in service.list_all("/v1/webhooks/pager/failures") if row["failed"]}
     assert shown == given_up
     assert service.control("POST", "/v1/webhooks/pager/retry").status == 200
     receiver.until(lambda: given_up <= {*taken(receiver, "/pager")})
@@ -282,7 +282,7 @@ def is_for_narrow(row: dict[str, Any]) -> bool:
     return row["group"] == "web" and row["kind"] in ("scheduled", "started", "completed")
 
 
-def is_signed_with(secret: str, got: Got) -> bool:
+def is_signed_with(secret: str, got: ReceivedRequest) -> bool:
     signed = got.headers["forewarn-timestamp"].encode() + b"." + got.body
     return got.headers["forewarn-signature"] == "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
@@ -290,7 +290,7 @@ def is_signed_with(secret: str, got: Got) -> bool:
 # --- Tokens and keys ------------------------------------------------------------------------------------
 
 
-def test_tokens_open_what_they_opened(scene: Scene) -> None:
+def test_tokens_keep_their_permissions(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     assert service.token == facts["admin"], "the file with the first token is not written anew"
     body = {"cause": "restart", "vms": ["web-1"], "dry_run": True}
@@ -315,7 +315,7 @@ def test_tokens_open_what_they_opened(scene: Scene) -> None:
     assert service.control("GET", "/v1/vms", token=facts["brief"]).status == 401, "it has expired"
 
 
-def test_a_request_that_is_repeated_is_answered_as_it_was(scene: Scene) -> None:
+def test_a_repeated_request_gets_its_stored_response(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     headers = {"Idempotency-Key": "restart-web-2"}
 
@@ -329,6 +329,6 @@ def test_a_request_that_is_repeated_is_answered_as_it_was(scene: Scene) -> None:
     late = {"name": "late", "role": "viewer"}
     token = service.control("POST", "/v1/tokens", late, headers={"Idempotency-Key": "late"})
     assert (token.status, token.json()["name"], token.json()["token"]) == (201, "late", None)
-    assert len(service.all("/v1/history")) == len(facts["history"])
+    assert len(service.list_all("/v1/history")) == len(facts["history"])
     service.advance("1d")
     assert ask(facts["asked"]).json()["operations"][0]["id"] != facts["named"]["scheduled"], "its day is over"

@@ -44,7 +44,7 @@ class Scene(NamedTuple):
         return self.diary.read_text().splitlines()
 
     def statuses(self) -> dict[str, str]:
-        """What is told, by what it is there for."""
+        """The events of the document, by their role in the test."""
         told = {event["EventId"].lower(): event["EventStatus"] for event in self.service.document()["Events"]}
         return {name: told[event_id] for name, event_id in self.facts["events"].items() if event_id in told}
 
@@ -80,7 +80,7 @@ def make_scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
                 agent.kill()
 
 
-def test_what_was_under_way_goes_on_and_is_undone(make_scene: Callable[..., Scene]) -> None:
+def test_work_in_progress_continues_and_is_undone(make_scene: Callable[..., Scene]) -> None:
     scene = make_scene(this_boot())
     assert scene.statuses() == {"update": "Started", "migration": "Started", "reboot": "Scheduled"}
     scene.agent.start()
@@ -95,7 +95,7 @@ def test_what_was_under_way_goes_on_and_is_undone(make_scene: Callable[..., Scen
 
 
 @pytest.mark.parametrize("has_config", [True, False], ids=["same config", "empty config"])
-def test_what_is_over_is_undone(make_scene: Callable[..., Scene], has_config: bool) -> None:
+def test_an_ended_event_is_undone(make_scene: Callable[..., Scene], has_config: bool) -> None:
     """Also where the handlers have left the config: their tables are in the state."""
     scene = make_scene(this_boot(), has_config=has_config)
     scene.service.advance("30m")
@@ -107,13 +107,15 @@ def test_what_is_over_is_undone(make_scene: Callable[..., Scene], has_config: bo
     assert scene.done.index("undo web web-1") < scene.done.index("undo pool pool-1"), "in reverse"
 
 
-def test_a_machine_that_was_started_anew_is_restored_and_prepared_again(make_scene: Callable[..., Scene]) -> None:
-    """It is back from the event that had started, and what is still to come must be prepared anew."""
+def test_a_restarted_machine_is_restored_and_prepared_again(make_scene: Callable[..., Scene]) -> None:
+    """The started event is over after the restart. The scheduled event must be prepared again."""
     scene = make_scene(ANOTHER_BOOT)
     scene.agent.start()
     scene.agent.until(lambda: scene.statuses()["reboot"] == "Started", "the approval")
     scene.until_done("undo brief brief-1", "undo mail mail-1")
-    assert scene.statuses() == dict.fromkeys(("update", "migration", "reboot"), "Started"), "all are told for minutes"
+    assert scene.statuses() == dict.fromkeys(("update", "migration", "reboot"), "Started"), (
+        "all notices have minutes left"
+    )
     again = ["prepare pool pool-1", "prepare web web-1", "undo brief brief-1", "undo mail mail-1"]
     assert sorted(scene.done) == again
     scene.service.advance("10m")

@@ -31,10 +31,10 @@ class Scene(NamedTuple):
     facts: Any
 
     def operation(self, vm: str) -> Any:
-        return self.service.answer(f"/v1/operations/{self.facts['operations'][vm]['id']}")
+        return self.service.get_json(f"/v1/operations/{self.facts['operations'][vm]['id']}")
 
     def orders(self) -> list[tuple[str, str, bool]]:
-        """What the program was told to do: the operation, the verb, and whether it may have been done before."""
+        """The orders of the program: operation, verb, and whether it is a repetition."""
         orders = [json.loads(line) for line in self.ran.read_text().splitlines()]
         return sorted((order["vms"][0], order["verb"], order["again"]) for order in orders)
 
@@ -50,16 +50,18 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(service, options, tmp_path / "ran", facts)
 
 
-def test_every_order_is_seen_through_and_none_is_given_twice(scene: Scene) -> None:
+def test_every_order_is_completed_and_none_is_given_twice(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     service.advance("0s")  # returns when all that is due is done
     again = [("later", "reboot", True), ("running", "reboot", True)]
-    assert scene.orders() == again, "only what was cut off, and what was put off, is run again; and is told so"
+    assert scene.orders() == again, (
+        "only interrupted and postponed orders run again, and they are marked as repetitions"
+    )
     output = Path(service.data) / "orders" / facts["operations"]["running"]["id"] / "output"
     assert output.read_text() == "reboot by the later release\n"
     broken = scene.operation("broken")
     assert broken["status"] == "failed"
-    assert "broken ended" in broken["reason"], "what the program said last"
+    assert "broken ended" in broken["reason"], "the last output of the program"
     for vm in ("finished", "running", "later", "settling"):
         operation = scene.operation(vm)
         assert (operation["status"], bool(operation["executed_at"])) == ("started", True), vm
@@ -76,7 +78,7 @@ def test_every_order_is_seen_through_and_none_is_given_twice(scene: Scene) -> No
         assert service.document(source=address)["Events"] == []
     assert len(scene.orders()) == 3
 
-    rows = service.all("/v1/history")
+    rows = service.list_all("/v1/history")
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
     assert list(differences(facts["history"], rows[: len(facts["history"])])) == []
     for vm, before in facts["operations"].items():

@@ -1,6 +1,6 @@
-"""One contract for all fabrics: orders are idempotent by their id, and do what their name says.
+"""One contract for all fabrics: orders are idempotent by their id, and each verb has its effect.
 
-A fabric is whatever has a name in the folder of fabrics; each needs a row below that says how it is built.
+Every module in the folder of fabrics needs a row below that builds it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ async def test_watching_can_be_ended_and_is_no_sleep_by_the_clock(fabric: Fabric
         ("delete", (False, 1)),
     ],
 )
-async def test_an_order_given_twice_is_carried_out_once(fabric: Fabric, verb: str, after: tuple[bool, int]) -> None:
+async def test_an_order_given_twice_is_executed_once(fabric: Fabric, verb: str, after: tuple[bool, int]) -> None:
     order = WorkOrder("op-1", ("a", "b"))
     await getattr(fabric, verb)(order)
     await fabric.recover(["op-1"])
@@ -145,7 +145,7 @@ async def test_an_order_given_twice_is_carried_out_once(fabric: Fabric, verb: st
 
 
 @those_that(lambda row: row.works_by_itself)
-async def test_what_is_deallocated_can_be_started_once(fabric: Fabric) -> None:
+async def test_a_deallocated_machine_can_be_started_once(fabric: Fabric) -> None:
     await fabric.deallocate(WorkOrder("op-1", ("a",)))
     await fabric.start(WorkOrder("op-2", ("a",)))
     assert await fabric.inspect("a") == MachineState("a", running=True, boots=2)
@@ -154,7 +154,7 @@ async def test_what_is_deallocated_can_be_started_once(fabric: Fabric) -> None:
 
 
 @those_that(lambda row: row.works_by_itself)
-async def test_an_order_that_was_cancelled_is_carried_out_once_when_it_is_given_again(fabric: Fabric) -> None:
+async def test_a_cancelled_order_is_executed_once_when_it_is_given_again(fabric: Fabric) -> None:
     cancelled = asyncio.ensure_future(fabric.reboot(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
     cancelled.cancel()
@@ -164,7 +164,7 @@ async def test_an_order_that_was_cancelled_is_carried_out_once_when_it_is_given_
 
 
 @those_that(lambda row: row.tells)
-async def test_whoever_watches_is_told_which_machines_changed(fabric: Fabric) -> None:
+async def test_a_watcher_gets_the_changed_machines(fabric: Fabric) -> None:
     events = fabric.events()
     first = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0)
@@ -172,14 +172,12 @@ async def test_whoever_watches_is_told_which_machines_changed(fabric: Fabric) ->
     assert await first == "a"
 
 
-# --- Those whose work somebody else does ----------------------------------------------------------
+# --- Fabrics whose work an operator does ----------------------------------------------------------
 
 
 @those_that(lambda row: not row.works_by_itself)
 @pytest.mark.parametrize("verb", VERBS)
-async def test_an_order_waits_by_the_clock_until_it_is_let_go_of(
-    fabric: Fabric, clock: VirtualClock, verb: str
-) -> None:
+async def test_a_delayed_order_waits_for_the_virtual_clock(fabric: Fabric, clock: VirtualClock, verb: str) -> None:
     order = asyncio.ensure_future(getattr(fabric, verb)(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
     assert clock.sleeper_count == 1
@@ -196,7 +194,7 @@ async def test_an_order_waits_by_the_clock_until_it_is_let_go_of(
 # --- What is special about the simulated one ------------------------------------------------------
 
 
-async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow(clock: VirtualClock) -> None:
+async def test_the_simulated_fabric_can_fail_and_be_slow(clock: VirtualClock) -> None:
     fabric = SimulatedFabric(clock)
     fabric.failures = 1
     with pytest.raises(Unavailable):
@@ -217,7 +215,7 @@ async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow(clock: Virtu
     assert (await fabric.inspect("a")).boots == 2
 
 
-async def test_a_sick_machine_is_seen_not_to_run_until_it_is_well(clock: VirtualClock) -> None:
+async def test_an_unhealthy_machine_is_not_running_until_it_recovers(clock: VirtualClock) -> None:
     fabric = SimulatedFabric(clock)
     fabric.unhealthy.add("a")
     await fabric.reboot(WorkOrder("op-1", ("a", "b")))

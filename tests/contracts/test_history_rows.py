@@ -144,7 +144,7 @@ def plainly(past: Past, wanted: HistoryFilter) -> list[HistoryEntry]:
 
 @given(past=pasts(), wanted=filters())
 @settings(max_examples=amount(300))
-def test_what_is_found_is_what_was_asked_for(past: Past, wanted: HistoryFilter) -> None:
+def test_a_filter_finds_exactly_the_matching_rows(past: Past, wanted: HistoryFilter) -> None:
     store = SqliteStore(None)
     try:
         store.commit(past.changes)
@@ -154,7 +154,7 @@ def test_what_is_found_is_what_was_asked_for(past: Past, wanted: HistoryFilter) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_vm_is_found_by_its_whole_name(store: Store, name: str) -> None:
+def test_a_vm_filter_matches_the_whole_name(store: Store, name: str) -> None:
     rows = [
         HistoryEntry(START, "scheduled", "operator", number + 1, vms=(each, "x")) for number, each in enumerate(NAMES)
     ]
@@ -169,7 +169,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def test_a_reader_sees_what_was_committed_before_it_was_asked(tmp_path: Path) -> None:
+def test_a_reader_sees_every_earlier_commit(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     reader = store.reader()
     assert reader is not None
@@ -183,7 +183,7 @@ def test_a_reader_sees_what_was_committed_before_it_was_asked(tmp_path: Path) ->
     store.close()
 
 
-def test_a_store_in_memory_has_one_way_in() -> None:
+def test_a_store_in_memory_has_no_second_reader() -> None:
     store = SqliteStore(None)
     assert store.reader() is None
     store.close()
@@ -265,7 +265,7 @@ def made(on_disk: bool) -> Iterator[SqliteStore]:
 
 @given(lived=lives(), cut=st.integers(0, 31), limit=st.integers(1, 6), on_disk=st.booleans())
 @settings(max_examples=amount(100))
-def test_what_is_over_for_long_is_forgotten_and_nothing_else(
+def test_only_objects_that_ended_before_the_retention_are_removed(
     lived: list[Life], cut: int, limit: int, on_disk: bool
 ) -> None:
     with made(on_disk) as store:
@@ -294,7 +294,7 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
         assert store.oldest() == (rows[0].sequence if rows else 1)
 
 
-def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_opened_again(tmp_path: Path) -> None:
+def test_the_sequence_continues_after_removal_of_all_but_one_row_and_a_restart(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.commit(Changes(history=[HistoryEntry(START, "enabled", "web", number) for number in range(1, 8)]))
     while store.remove_expired(store.retention_cutoff(START + DAY, START), 2):
@@ -307,7 +307,7 @@ def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_op
     store.close()
 
 
-def test_an_answer_that_was_renewed_is_kept(store: Store) -> None:
+def test_a_renewed_idempotent_response_is_kept(store: Store) -> None:
     for key in ("a", "b"):
         store.commit(Changes(responses={key: StoredResponse(key, "f", START, 201, "old")}))
     expired = store.retention_cutoff(START + DAY, START + DAY)
@@ -320,7 +320,7 @@ def test_an_answer_that_was_renewed_is_kept(store: Store) -> None:
     assert renewed.body == "new"
 
 
-def test_an_over_event_of_a_live_operation_is_kept(store: Store) -> None:
+def test_an_ended_event_of_a_live_operation_is_kept(store: Store) -> None:
     changes = Life(0, None).changes(0, 1)
     over = {key: event._replace(ended_at=START, status=EventStatus.CANCELLED) for key, event in changes.events.items()}
     changes.events = over
@@ -330,7 +330,7 @@ def test_an_over_event_of_a_live_operation_is_kept(store: Store) -> None:
     assert store.event("ev-0") == over["ev-0"]
 
 
-def test_what_was_not_delivered_goes_with_the_row_it_is_about(tmp_path: Path) -> None:
+def test_an_undelivered_entry_is_removed_with_its_row(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.commit(
         Changes(history=[HistoryEntry(START + number * DAY, "enabled", "web", number) for number in range(1, 6)])

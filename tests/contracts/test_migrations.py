@@ -1,4 +1,4 @@
-"""A database of an earlier release is brought up to date, and what was under way in it goes on."""
+"""Databases of earlier releases are migrated, and their operations continue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.stores.sqlite_file import APPLICATION_ID, DATABASE_NAME, migrations
-from receiver import Receiver
+from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def first_release(folder: Path) -> None:
     database.close()
 
 
-def test_what_the_first_release_wrote_is_read(tmp_path: Path) -> None:
+def test_the_data_of_the_first_release_is_read(tmp_path: Path) -> None:
     first_release(tmp_path)
     store = SqliteStore(tmp_path)
     saved = store.load()
@@ -77,7 +77,7 @@ def test_what_the_first_release_wrote_is_read(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_what_was_under_way_goes_on_to_its_end(tmp_path: Path) -> None:
+async def test_operations_in_progress_continue_to_their_end(tmp_path: Path) -> None:
     first_release(tmp_path)
     clock = VirtualClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())
@@ -109,7 +109,7 @@ INSERT INTO undelivered (webhook, sequence, group_name, attempts, problem, given
 """
 
 
-def test_webhooks_of_the_release_before_go_on_with_one_cursor_and_lose_nothing(tmp_path: Path) -> None:
+def test_webhooks_of_the_previous_release_continue_with_one_cursor_and_lose_nothing(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / DATABASE_NAME)
     scripts = " ".join(migrations()[:3])
     database.executescript(
@@ -126,7 +126,7 @@ def test_webhooks_of_the_release_before_go_on_with_one_cursor_and_lose_nothing(t
         # 11 was neither delivered nor tried, 12 is ahead: this one has all of its attempts.
         Undelivered("all", 11, 0, 80),
         Undelivered("narrow", 8, 80, 0, "answered with status 400"),
-        # Somebody has asked for it again: it has one attempt.
+        # An operator has retried it: it has one attempt.
         Undelivered("narrow", 9, 85, 1, "answered with status 400"),
         # Not 12, 14 and 17, which are not wanted, and not 13, which is delivered.
         Undelivered("narrow", 11, 0, 80),

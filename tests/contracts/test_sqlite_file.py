@@ -1,4 +1,4 @@
-"""A database that is damaged, foreign, newer or in use is refused and left as it is."""
+"""A database that is damaged, foreign, newer or in use is rejected and left unchanged."""
 
 from __future__ import annotations
 

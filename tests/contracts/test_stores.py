@@ -144,12 +144,12 @@ def test_a_new_store_is_empty(store: Store) -> None:
     assert (saved.fleet.vms, saved.operations, saved.events, saved.deliveries, saved.sequence) == ({}, [], [], [], 0)
 
 
-def test_what_is_committed_is_loaded(store: Store) -> None:
+def test_committed_data_is_loaded(store: Store) -> None:
     store.commit(everything())
     check_everything(store)
 
 
-def test_what_is_committed_outlives_the_store(reopen: Callable[[], Store]) -> None:
+def test_committed_data_survives_a_restart_of_the_store(reopen: Callable[[], Store]) -> None:
     reopen().commit(everything())
     check_everything(reopen())
 
@@ -168,7 +168,7 @@ def check_everything(store: Store) -> None:
     assert saved.sequence == 1
 
 
-def test_webhooks_move_on_and_go(store: Store) -> None:
+def test_webhook_cursors_advance_and_webhooks_are_removed(store: Store) -> None:
     store.commit(everything())
     moved = WEBHOOK._replace(cursor=12)
     store.commit(
@@ -184,7 +184,7 @@ def test_webhooks_move_on_and_go(store: Store) -> None:
     assert store.load().webhooks == []
 
 
-def test_what_is_over_is_kept_but_not_loaded(store: Store) -> None:
+def test_ended_objects_are_stored_but_not_loaded(store: Store) -> None:
     store.commit(everything())
     over = EVENT._replace(status=EventStatus.COMPLETED, ended_at=NOW)
     done = OPERATION._replace(status=OperationStatus.DONE, ended_at=NOW)
@@ -224,7 +224,7 @@ def test_a_fleet_that_changes(store: Store) -> None:
     assert (loaded.vms, loaded.hosts) == (after.vms, after.hosts)
 
 
-def test_deliveries_keep_when_they_were_heard_unless_told(store: Store) -> None:
+def test_deliveries_keep_their_last_seen_time(store: Store) -> None:
     store.commit(everything())
     store.commit(Changes(deliveries={"web": Delivery("web", enabled=True, enabling="abc", incarnation=8)}))
     assert store.load().last_seen == {"web": NOW}

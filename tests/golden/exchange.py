@@ -96,7 +96,7 @@ class Line:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def answer(self, *, bodiless: bool = False) -> Reply:
+    def read_response(self, *, bodiless: bool = False) -> Reply:
         """Read the next complete response. `bodiless`: it belongs to a HEAD request."""
         while b"\r\n\r\n" not in self._read:
             self._more()
@@ -109,9 +109,9 @@ class Line:
         self._read = rest[length:]
         return Reply(reply.head, rest[:length])
 
-    def ask(self, data: bytes) -> Reply:
+    def exchange(self, data: bytes) -> Reply:
         self.send(data)
-        return self.answer(bodiless=data.startswith(b"HEAD "))
+        return self.read_response(bodiless=data.startswith(b"HEAD "))
 
     def rest(self) -> bytes:
         """Read until the server closes or resets the connection."""
@@ -136,5 +136,5 @@ POLL = request("GET", "/metadata/scheduledevents?api-version=2020-07-01", (("Met
 def stop_cleanly(service: ServiceProcess) -> None:
     """Stop the service. Fail with its output if there was an unexpected error."""
     assert service.stop() == 0
-    if "Traceback" in service.greeting:
-        raise AssertionError(service.greeting)
+    if "Traceback" in service.output:
+        raise AssertionError(service.output)

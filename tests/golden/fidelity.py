@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
-from golden.answers import ANSWERS
-from golden.answers_limits import LIMITS
 from golden.behaviours import BEHAVIOURS
 from golden.bodies import BODIES
 from golden.cases import ASSUMED, CASES, DOCUMENTED, MARKS, OBSERVED
+from golden.responses import ANSWERS
+from golden.responses_limits import LIMITS
 from golden.rows import LENIENT, STRANGER
 from markdown_format import format_markdown
 

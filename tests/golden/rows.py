@@ -90,7 +90,7 @@ class Row:
     closes: bool = False
 
     @property
-    def ask(self) -> bytes:
+    def request_bytes(self) -> bytes:
         return request(self.method, self.target, self.headers, self.body, self.protocol)
 
     @property

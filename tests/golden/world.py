@@ -81,19 +81,19 @@ class World:
     tags: dict[str, str]
     services: dict[str, ServiceProcess]
 
-    def ask_first(self, row: Row, times: int) -> list[Reply]:
+    def send_on_new_connections(self, row: Row, times: int) -> list[Reply]:
         """Send the request over new connections. Return the responses."""
-        return [reply for _ in range(times) for reply in self.ask_repeatedly(row, 1)]
+        return [reply for _ in range(times) for reply in self.send_on_one_connection(row, 1)]
 
-    def ask_repeatedly(self, row: Row, times: int) -> list[Reply]:
+    def send_on_one_connection(self, row: Row, times: int) -> list[Reply]:
         """Send the request repeatedly over one connection, if it stays open. Return the responses."""
         with Line(self.services[row.rules], row.source) as line:
             data = self._fill(row)
-            return [line.ask(data) for _ in range(1 if row.closes else times)]
+            return [line.exchange(data) for _ in range(1 if row.closes else times)]
 
     def _fill(self, row: Row) -> bytes:
         """Return the request with real values instead of placeholders."""
-        filled = row.ask
+        filled = row.request_bytes
         for name, event_id in self.ids.items():
             filled = filled.replace(f"<{name}>".encode(), event_id.upper().encode())
             filled = filled.replace(f"<{name} lower>".encode(), event_id.encode())
@@ -113,7 +113,7 @@ class World:
         return _NOT_BEFORE.sub(b'"NotBefore":"<not before>"', text)
 
     def approved(self, name: str) -> bool:
-        event = self.services[DEFAULT].answer(f"/v1/events/{self.ids[name]}")
+        event = self.services[DEFAULT].get_json(f"/v1/events/{self.ids[name]}")
         return event["approved_at"] is not None
 
     def stop(self) -> None:

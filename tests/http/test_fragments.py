@@ -1,7 +1,7 @@
-"""Requests in fragments and pipelines: each gets the answer that it gets alone, and in its place.
+"""Requests in fragments and pipelines: each gets the same response as alone, and in order.
 
-Between two fragments another client is answered. So the service has read the first before the second is sent, and
-nothing depends on timing.
+Between two fragments another client gets a response. So the service has read the first fragment before the second is
+sent, and nothing depends on timing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class World:
     def __init__(self, service: ServiceProcess) -> None:
         self.service = service
         tag = service.request().headers["etag"]
-        name = service.answer("/v1/vms")["vms"][0]["name"]
+        name = service.get_json("/v1/vms")["vms"][0]["name"]
         # On hardware that another group has to approve too: an approval changes nothing that is shown.
         event = service.request_operation("restart", name)["events"][0]["id"]
         assert service.approve(event).status == 200
@@ -73,14 +73,14 @@ class World:
 
     def _ask_alone(self, data: bytes) -> bytes:
         with Line(self.service) as line:
-            return line.ask(data).masked
+            return line.exchange(data).masked
 
     def pass_in_fragments(self, line: Line, data: bytes, cuts: list[int]) -> None:
         line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with Line(self.service) as other:
             for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
                 line.send(data[start:end])
-                other.ask(POLL)
+                other.exchange(POLL)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def answer_of(line: Line, kind: str) -> Reply:
-    return line.answer(bodiless=kind == "head")
+    return line.read_response(bodiless=kind == "head")
 
 
 PAIRS = [
@@ -144,10 +144,10 @@ def test_pipelines_in_random_fragments(world: World, data: st.DataObject) -> Non
         assert not any(closes[:-1])
         if not broken:
             assert not any(closes)
-            assert line.ask(POLL).masked == world.alone["poll"]
+            assert line.exchange(POLL).masked == world.alone["poll"]
         elif closes and closes[-1]:  # it was in progress when the broken one came, and is the last answer
             assert line.rest() == b""
         else:
-            last = line.answer()
+            last = line.read_response()
             assert (last.status, last.header("connection")) == (400, "close")
             assert line.rest() == b""

@@ -56,4 +56,4 @@ def test_no_bytes_bring_about_an_error_of_the_servers_or_a_hang(service: Service
         statuses = [int(status) for status in _STATUS.findall(line.rest())]
         assert all(status < 500 for status in statuses), statuses
     with Line(service) as line:
-        assert line.ask(POLL).status == 200
+        assert line.exchange(POLL).status == 200

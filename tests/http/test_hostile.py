@@ -1,4 +1,4 @@
-"""Malformed, oversized and slow requests: an answer or a clean close, and the next connection works."""
+"""Malformed, oversized and slow requests: a response or a clean close, and the next connection works."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forewarn.testing import ServiceProcess
-from golden.answers_limits import HEAD_TOO_LARGE, MALFORMED
 from golden.exchange import POLL, Line, request, stop_cleanly
+from golden.responses_limits import HEAD_TOO_LARGE, MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,18 +64,18 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_request_is_refused_and_the_next_connection_works(service: ServiceProcess, name: str) -> None:
+def test_an_invalid_request_is_rejected_and_the_next_connection_works(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
-        assert line.ask(STRANGE[name]).unmeasured == MALFORMED.expected
+        assert line.exchange(STRANGE[name]).unmeasured == MALFORMED.expected
         assert line.rest() == b""
     assert service.request().status == 200
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_request_is_refused_behind_good_ones_too(service: ServiceProcess, name: str) -> None:
+def test_an_invalid_request_after_valid_ones_is_rejected(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
-        assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
-        assert line.ask(STRANGE[name]).unmeasured == MALFORMED.expected
+        assert [line.exchange(POLL).status for _ in range(2)] == [200] * 2
+        assert line.exchange(STRANGE[name]).unmeasured == MALFORMED.expected
         assert line.rest() == b""
 
 
@@ -101,32 +101,32 @@ OVERSIZED = {
 
 
 @pytest.mark.parametrize("name", OVERSIZED)
-def test_a_head_that_is_too_large_is_refused(service: ServiceProcess, name: str) -> None:
+def test_a_header_that_is_too_large_is_rejected(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         try:
             line.send(OVERSIZED[name])
         except ConnectionError:
             pass  # it closed while more was on its way; the answer may be lost then
         else:
-            assert line.answer().unmeasured == HEAD_TOO_LARGE.expected
+            assert line.read_response().unmeasured == HEAD_TOO_LARGE.expected
     assert service.request().status == 200
 
 
 def test_a_head_that_is_large_enough_is_served(service: ServiceProcess) -> None:
     with Line(service) as line:
-        assert line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * 16_000)))).status == 200
+        assert line.exchange(request("GET", TARGET, (*TRUE, ("X-Large", "a" * 16_000)))).status == 200
 
 
 @pytest.mark.parametrize("size", [65_537, 70_000, 900_000])
-def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(service: ServiceProcess, size: int) -> None:
+def test_a_body_that_is_too_large_is_rejected_and_the_connection_continues(service: ServiceProcess, size: int) -> None:
     with Line(service) as line:
         for large in (
             post(b" " * size),
             request("POST", TARGET, CHUNKED, b"%x\r\n%b\r\n0\r\n\r\n" % (size, b" " * size)),
         ):
-            reply = line.ask(large)
+            reply = line.exchange(large)
             assert (reply.status, list(json.loads(reply.body))) == (413, ["error"])
-            assert line.ask(POLL).status == 200
+            assert line.exchange(POLL).status == 200
 
 
 @pytest.mark.parametrize("verb", ["POST", "GET"])
@@ -160,27 +160,27 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_strange_body_is_refused_and_the_connection_goes_on(service: ServiceProcess, name: str) -> None:
+def test_an_invalid_body_is_rejected_and_the_connection_continues(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
-        reply = line.ask(post(BODIES[name]))
+        reply = line.exchange(post(BODIES[name]))
         assert (reply.status, list(json.loads(reply.body))) == (400, ["error"])
         assert reply.header("x-injected") is None
-        assert line.ask(POLL).status == 200
+        assert line.exchange(POLL).status == 200
 
 
-def test_a_client_that_asks_before_it_sends_the_body_is_told_to(service: ServiceProcess) -> None:
+def test_expect_100_continue_gets_100(service: ServiceProcess) -> None:
     body = b'{"StartRequests":[]}'
     with Line(service) as line:
         head, _, _ = post(body, ("Expect", "100-continue")).partition(body)
-        assert line.ask(head).head == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert line.ask(body).status == 400
-        assert line.ask(POLL).status == 200
+        assert line.exchange(head).head == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert line.exchange(body).status == 400
+        assert line.exchange(POLL).status == 200
 
 
-def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service: ServiceProcess) -> None:
+def test_expect_100_continue_with_too_large_a_body_is_rejected(service: ServiceProcess) -> None:
     with Line(service) as line:
         head = request("POST", TARGET, (*TRUE, ("Expect", "100-continue"), ("Content-Length", "70000")))
-        assert line.ask(head).status == 413
+        assert line.exchange(head).status == 413
 
 
 # --- Slow -----------------------------------------------------------------------------------------
@@ -209,22 +209,22 @@ def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(
     held = request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60")))
     with Line(service) as waiting, Line(service) as idle, Line(service) as polling:
         waiting.send(held)
-        assert idle.ask(POLL).status == 200
+        assert idle.exchange(POLL).status == 200
         polling.socket.settimeout(0.2)
         while True:  # until the idle one is closed
-            assert polling.ask(POLL).status == 200
+            assert polling.exchange(POLL).status == 200
             idle.socket.settimeout(0.2)
             try:
                 assert idle.socket.recv(1) == b""
             except TimeoutError:
                 continue
             break
-        name = service.answer("/v1/vms")["vms"][0]["name"]
+        name = service.get_json("/v1/vms")["vms"][0]["name"]
         service.request_operation("restart", name)
-        assert waiting.answer().status == 200
+        assert waiting.read_response().status == 200
 
 
-def test_who_does_not_read_is_cut_off(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_client_that_does_not_read_is_disconnected(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--send-timeout", "1s")
     service.document()
     with Line(service) as deaf, pytest.raises(ConnectionError):
@@ -237,7 +237,7 @@ def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..
 
     def is_served(line: Line) -> bool:
         try:
-            return line.ask(POLL).status == 404  # this address is no VM's
+            return line.exchange(POLL).status == 404  # this address is no VM's
         except ConnectionError:
             return False
 
@@ -254,7 +254,7 @@ def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..
         lines[-1].socket.close()
     lines[-1].socket.close()
     service.stop()  # then all of its log is here
-    assert "address_connection_limit_reached: An address has the maximum number of connections" in service.greeting
+    assert "address_connection_limit_reached: An address has the maximum number of connections" in service.output
 
 
 @pytest.mark.parametrize("size", [2000, 40_000])
@@ -262,7 +262,7 @@ def test_the_size_of_a_head_can_be_set(make_service: Callable[..., ServiceProces
     service = make_service("--max-header-size", str(size))
     service.document()
     with Line(service) as line:
-        assert line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * (size - 500))))).status == 200
-        reply = line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * size))))
+        assert line.exchange(request("GET", TARGET, (*TRUE, ("X-Large", "a" * (size - 500))))).status == 200
+        reply = line.exchange(request("GET", TARGET, (*TRUE, ("X-Large", "a" * size))))
         assert reply.status == 431
         assert str(size).encode() in reply.body

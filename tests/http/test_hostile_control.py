@@ -1,4 +1,4 @@
-"""The control API before any token is looked at: clients that flood, stall or never read, and a stop beside them."""
+"""The control API and clients without a token: they flood, stall or never read, also during a stop."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_head_that_never_ends_is_not_kept(service: ServiceProcess, name: str) -> None:
+def test_an_endless_header_uses_no_memory(service: ServiceProcess, name: str) -> None:
     before = resident_kb(service)
     begin, rest = ENDLESS[name]
     with control_line(service) as line:
@@ -109,7 +109,7 @@ def test_a_head_that_never_ends_is_not_kept(service: ServiceProcess, name: str) 
     assert resident_kb(service) - before < GROWTH_KB
 
 
-def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: ServiceProcess) -> None:
+def test_a_body_above_the_maximum_is_aborted_and_uses_no_memory(service: ServiceProcess) -> None:
     before = resident_kb(service)
     most = 512 * 1024 * 1024
     with control_line(service) as line:
@@ -130,15 +130,15 @@ def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: ServiceP
     ],
     ids=["header", "headers", "target"],
 )
-def test_a_head_that_is_too_large_is_refused(service: ServiceProcess, large: bytes) -> None:
+def test_a_header_that_is_too_large_is_rejected(service: ServiceProcess, large: bytes) -> None:
     with control_line(service) as line:
-        assert is_problem(line.ask(large), 431)
+        assert is_problem(line.exchange(large), 431)
         assert line.rest() == b""
 
 
 def test_a_head_that_is_large_enough_is_served(service: ServiceProcess) -> None:
     with control_line(service) as line:
-        assert line.ask(request("GET", "/v1/vms", (bearer(service), ("X-Large", "a" * 16_000)))).status == 200
+        assert line.exchange(request("GET", "/v1/vms", (bearer(service), ("X-Large", "a" * 16_000)))).status == 200
 
 
 @pytest.mark.parametrize(
@@ -146,30 +146,30 @@ def test_a_head_that_is_large_enough_is_served(service: ServiceProcess) -> None:
     [b"\x00\x01 rubbish\r\n\r\n", b"CONNECT 127.0.0.1:80 HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"],
     ids=["rubbish", "CONNECT", "HTTP/9.9"],
 )
-def test_what_is_no_request_is_refused(service: ServiceProcess, strange: bytes) -> None:
+def test_an_invalid_request_is_rejected(service: ServiceProcess, strange: bytes) -> None:
     with control_line(service) as line:
-        assert is_problem(line.ask(strange), 400)
+        assert is_problem(line.exchange(strange), 400)
         assert line.rest() == b""
     with control_line(service) as line:
         line.send(HEALTH + strange)
-        assert line.answer().status == 200
+        assert line.read_response().status == 200
 
 
-def test_of_a_body_in_broken_chunks_nothing_is_taken(service: ServiceProcess) -> None:
-    before = service.answer("/v1/fleet")
+def test_a_body_with_broken_chunks_has_no_effect(service: ServiceProcess) -> None:
+    before = service.get_json("/v1/fleet")
     whole = b'[[vm]]\nname = "only"\n'
     with control_line(service) as line:
         broken = b"%x\r\n%b\r\nzz\r\n" % (len(whole), whole)
-        reply = line.ask(request("PUT", "/v1/fleet?force=true", (bearer(service), CHUNKED), broken))
+        reply = line.exchange(request("PUT", "/v1/fleet?force=true", (bearer(service), CHUNKED), broken))
         assert is_problem(reply, 400)
         assert "chunked" in json.loads(reply.body)["detail"]
-    assert service.answer("/v1/fleet") == before
+    assert service.get_json("/v1/fleet") == before
 
 
 # --- What is in order goes on ---------------------------------------------------------------------
 
 
-def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
+def test_responses_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
     known = (bearer(service),)
     kinds = (
         (HEALTH, 200),
@@ -184,12 +184,12 @@ def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None
         sender = threading.Thread(target=line.send, args=(b"".join(one for one, _ in kinds) * rounds,))
         sender.start()
         for _ in range(rounds):
-            assert [line.answer().status for _ in kinds] == [status for _, status in kinds]
+            assert [line.read_response().status for _ in kinds] == [status for _, status in kinds]
         sender.join()
 
 
 @pytest.mark.parametrize("framed", ["length", "chunks"])
-def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., ServiceProcess], framed: str) -> None:
+def test_a_large_fleet_can_arrive_in_small_pieces(make_service: Callable[..., ServiceProcess], framed: str) -> None:
     service = make_service()
     fleet = ("#" * 70 + "\n") * 30_000 + '[[vm]]\nname = "vm-{n}"\ncount = 500\n'
     text = fleet.encode()
@@ -203,9 +203,9 @@ def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., Serv
         line.send(request("PUT", "/v1/fleet?force=true", headers))
         for part in parts:
             line.send(part)
-        assert line.answer().status == 200
-        assert line.ask(HEALTH).status == 200
-    assert service.answer("/v1/fleet")["vms"] == 500
+        assert line.read_response().status == 200
+        assert line.exchange(HEALTH).status == 200
+    assert service.get_json("/v1/fleet")["vms"] == 500
 
 
 # --- Slow -----------------------------------------------------------------------------------------
@@ -270,11 +270,11 @@ def stop_at_once(service: ServiceProcess) -> None:
     service.process.terminate()
     assert service.process.wait(SHORTER_THAN_THE_GRACE) == 0
     service.stop()
-    assert "graceful" not in service.greeting
-    assert "Traceback" not in service.greeting
+    assert "graceful" not in service.output
+    assert "Traceback" not in service.output
 
 
-def test_tls_that_is_never_begun_or_finished_is_closed(over_tls: TlsService) -> None:
+def test_a_tls_handshake_that_does_not_complete_is_closed(over_tls: TlsService) -> None:
     """Waits for the server's own deadline."""
     hello = bytes.fromhex("16030100c8010000c40303")
     with over_tls.bare_line() as silent, over_tls.bare_line() as half, over_tls.line() as stalled:
@@ -282,12 +282,12 @@ def test_tls_that_is_never_begun_or_finished_is_closed(over_tls: TlsService) -> 
         stalled.send(VMS[:9])
         assert [line.rest() for line in (silent, half)] == [b"", b""]
         with pytest.raises((ssl.SSLEOFError, ConnectionError)):  # cut off, without TLS's farewell
-            stalled.answer()
+            stalled.read_response()
     with over_tls.line() as line:
-        assert line.ask(HEALTH).status == 200
+        assert line.exchange(HEALTH).status == 200
 
 
-def test_over_tls_clients_that_never_read_do_not_grow_the_service(over_tls: TlsService) -> None:
+def test_over_tls_clients_that_never_read_use_no_memory(over_tls: TlsService) -> None:
     before = resident_kb(over_tls.service)
     with over_tls.line() as line:
         line.socket.setblocking(False)
@@ -302,23 +302,23 @@ def test_over_tls_clients_that_never_read_do_not_grow_the_service(over_tls: TlsS
         stop_at_once(over_tls.service)
 
 
-def test_a_stop_waits_for_no_idle_client_over_tls(over_tls: TlsService) -> None:
+def test_a_stop_does_not_wait_for_idle_tls_clients(over_tls: TlsService) -> None:
     with over_tls.line() as idle, over_tls.line() as silent, over_tls.bare_line():
-        assert idle.ask(HEALTH).status == 200
+        assert idle.exchange(HEALTH).status == 200
         assert silent.socket.fileno() > 0
         stop_at_once(over_tls.service)
 
 
-def test_a_stop_waits_for_no_feed_over_tls(over_tls: TlsService) -> None:
+def test_a_stop_does_not_wait_for_a_feed_over_tls(over_tls: TlsService) -> None:
     with over_tls.line() as feed:
-        assert feed.ask(request("GET", "/v1/feed", (bearer(over_tls.service),))).status == 200
+        assert feed.exchange(request("GET", "/v1/feed", (bearer(over_tls.service),))).status == 200
         stop_at_once(over_tls.service)
 
 
-def test_a_stop_waits_for_no_body_over_tls(over_tls: TlsService) -> None:
+def test_a_stop_does_not_wait_for_a_body_over_tls(over_tls: TlsService) -> None:
     headers = (bearer(over_tls.service), ("Content-Length", "100"), ("Expect", "100-continue"))
     with over_tls.line() as line:
-        assert line.ask(request("PUT", "/v1/fleet", headers)).status == 100
+        assert line.exchange(request("PUT", "/v1/fleet", headers)).status == 100
         line.send(b"half")
         stop_at_once(over_tls.service)
 
@@ -329,7 +329,7 @@ def test_a_stop_waits_for_no_body(make_service: Callable[..., ServiceProcess]) -
     expecting = (("Content-Length", "100"), ("Expect", "100-continue"))
     target = "/metadata/scheduledevents?api-version=2020-07-01"
     with control_line(service) as control, Line(service) as metadata, Line(service) as approval:
-        assert control.ask(request("PUT", "/v1/fleet", (bearer(service), *expecting))).status == 100
-        assert metadata.ask(request("POST", target, (("Metadata", "true"), *expecting))).status == 100
+        assert control.exchange(request("PUT", "/v1/fleet", (bearer(service), *expecting))).status == 100
+        assert metadata.exchange(request("POST", target, (("Metadata", "true"), *expecting))).status == 100
         approval.send(request("POST", target, (("Metadata", "true"), ("Content-Length", "100")), b'{"Start'))
         stop_at_once(service)

@@ -1,4 +1,4 @@
-"""Polls that are held until the document changes.
+"""Long polls: the response waits until the document changes.
 
 No hold of these tests may last its sixty seconds: the sockets give up long before, so what comes was woken.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from golden.answers_limits import THROTTLED
 from golden.exchange import POLL, Line, Reply, request, stop_cleanly
+from golden.responses_limits import THROTTLED
 from golden.rows import NOT_A_VM, Row
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ address = "127.0.0.2"
 
 @pytest.fixture
 def make(make_service: Callable[..., ServiceProcess]) -> Callable[..., ServiceProcess]:
-    """Starts a service with two VMs unless told otherwise."""
+    """Start a service, by default with two VMs."""
 
     def start(*, fleet: str = TWO_VMS, **variables: str) -> ServiceProcess:
         return make_service("--clock", "virtual", fleet=fleet, **variables)
@@ -71,7 +71,7 @@ def patient(tag: str, wait: str = "wait=60", *more: tuple[str, str], version: st
 
 
 def hold(service: ServiceProcess, line: Line, poll: bytes) -> None:
-    """Send it, and see it held: another client that asks later is answered, and this one is not."""
+    """Send a long poll, and check that it waits: a later request of another client gets its response first."""
     line.send(poll)
     see_it_held(service, line)
 
@@ -83,7 +83,7 @@ def see_it_held(service: ServiceProcess, *lines: Line) -> None:
 
 
 def statuses(reply: Reply) -> list[str]:
-    """Of the events that it tells of; it must be the answer to a poll that was to be held for a minute."""
+    """Return the statuses of its events. The reply must be the response to a long poll of a minute."""
     assert reply.status == 200, reply
     assert reply.header("preference-applied") == "wait=60"
     return [event["EventStatus"] for event in json.loads(reply.body)["Events"]]
@@ -92,14 +92,14 @@ def statuses(reply: Reply) -> list[str]:
 # --- What ends a hold -----------------------------------------------------------------------------
 
 
-def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess]) -> None:
+def test_a_long_poll_gets_each_change_at_once(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
 
         def held_while(change: Callable[[], object]) -> list[str]:
             hold(service, line, patient(tag))
             change()
-            reply = line.answer()
+            reply = line.read_response()
             assert reply.header("etag") == tag_of(service)
             return statuses(reply)
 
@@ -116,28 +116,28 @@ def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess
         assert held_while(lambda: service.advance("15m")) == ["Started"]
 
 
-def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[..., ServiceProcess]) -> None:
+def test_the_response_equals_a_poll_and_has_preference_applied(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     row = Row(name="", mark="", says="", answer=b"{}", tag=1, applied="wait=60")
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "respond-async, wait=300"))
         service.request_operation("restart", "first")
-        reply = line.answer()
+        reply = line.read_response()
         assert (
             Reply(reply.head, b"").masked.replace(b": %d\r" % len(reply.body), b": <length>\r") + b"{}" == row.expected
         )
         assert reply.body == service.request().body
 
 
-def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., ServiceProcess]) -> None:
+def test_a_change_that_the_version_does_not_show_ends_the_wait(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), version="2017-08-01"))
         assert service.control("POST", "/v1/operations", {"cause": "eviction", "vms": ["first"]}).status == 201
-        assert line.answer().body == b'{"DocumentIncarnation":1,"Events":[]}'
+        assert line.read_response().body == b'{"DocumentIncarnation":1,"Events":[]}'
 
 
-def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess]) -> None:
+def test_a_change_of_another_group_does_not_end_the_wait(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag_of(service, "127.0.0.2")
     with Line(service) as line:
@@ -145,10 +145,10 @@ def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess])
         service.request_operation("restart", "second")
         see_it_held(service, line)
         service.request_operation("restart", "first")
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
 
 
-def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., ServiceProcess]) -> None:
+def test_an_approval_without_effect_does_not_end_the_wait(make: Callable[..., ServiceProcess]) -> None:
     shared = '[[host]]\nname = "shared"\n' + TWO_VMS.replace("[[vm]]", '[[vm]]\nhost = "shared"')
     service = make(fleet=shared)
     tag_of(service, "127.0.0.2")
@@ -161,61 +161,61 @@ def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., Servi
         see_it_held(service, line)
         other = service.document(source="127.0.0.2")["Events"][0]["EventId"]
         assert service.approve(other, source="127.0.0.2").status == 200
-        assert statuses(line.answer()) == ["Started"]
+        assert statuses(line.read_response()) == ["Started"]
 
 
-def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., ServiceProcess]) -> None:
+def test_the_wait_is_in_real_time(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line, Line(service) as short:
         hold(service, line, patient(tag))
         service.advance("2h")
         see_it_held(service, line)
-        unchanged = short.ask(patient(tag, "wait=1"))
+        unchanged = short.exchange(patient(tag, "wait=1"))
         assert (unchanged.status, unchanged.header("etag"), unchanged.body) == (304, tag, b"")
         assert unchanged.header("preference-applied") == "wait=1"
-        assert short.ask(POLL).status == 200
+        assert short.exchange(POLL).status == 200
 
 
-def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., ServiceProcess]) -> None:
+def test_a_group_with_a_long_poll_does_not_become_inactive(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
         hold(service, line, patient(tag))
         service.advance("25h")
         see_it_held(service, line)
-        assert service.answer("/v1/vms/first")["events_enabled"]
+        assert service.get_json("/v1/vms/first")["events_enabled"]
         service.request_operation("restart", "first")
-        assert statuses(line.answer()) == ["Scheduled"]
-    assert service.answer("/v1/history?kind=disabled")["history"] == []
+        assert statuses(line.read_response()) == ["Scheduled"]
+    assert service.get_json("/v1/history?kind=disabled")["history"] == []
     service.advance("25h")
-    assert not service.answer("/v1/vms/first")["events_enabled"], "nobody waits any more"
+    assert not service.get_json("/v1/vms/first")["events_enabled"], "no long poll is open"
 
 
-def test_who_hangs_up_does_not_count_as_listening(make: Callable[..., ServiceProcess]) -> None:
+def test_a_group_whose_long_poll_disconnected_becomes_inactive(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
     while b"\nforewarn_long_polls 0.0\n" not in service.control("GET", "/metrics").body:
         pass
     service.advance("25h")
-    assert not service.answer("/v1/vms/first")["events_enabled"]
+    assert not service.get_json("/v1/vms/first")["events_enabled"]
 
 
-def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., ServiceProcess]) -> None:
+def test_a_star_and_a_list_of_tags_wait_too(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as star, Line(service) as several:
         hold(service, star, patient("*"))
         hold(service, several, patient(f'"other", {tag}'))
         service.request_operation("restart", "first")
-        assert (star.answer().status, statuses(several.answer())) == (304, ["Scheduled"])
+        assert (star.read_response().status, statuses(several.read_response())) == (304, ["Scheduled"])
 
 
 # --- What is not held -----------------------------------------------------------------------------
 
 
-def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProcess]) -> None:
+def test_a_poll_that_need_not_wait_gets_its_response_at_once(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     at_once: list[tuple[str | None, str, int, str | None]] = [
@@ -232,24 +232,24 @@ def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProce
         for if_none_match, prefer, status, applied in at_once * 2:
             headers = [("Metadata", "true"), ("Prefer", prefer)]
             headers += [("If-None-Match", if_none_match)] if if_none_match else []
-            reply = line.ask(request("GET", "/metadata/scheduledevents?api-version=2020-07-01", tuple(headers)))
+            reply = line.exchange(request("GET", "/metadata/scheduledevents?api-version=2020-07-01", tuple(headers)))
             assert (reply.status, reply.header("preference-applied")) == (status, applied), prefer
 
 
-def test_a_bad_request_is_refused_at_once(make: Callable[..., ServiceProcess]) -> None:
+def test_an_invalid_request_is_rejected_at_once(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
         replies = [
-            line.ask(patient(tag, "wait=60", version="2018-01-01")),
-            line.ask(patient(tag).replace(b"Metadata: true\r\n", b"")),
-            line.ask(patient(tag, "wait=60", ("X-Forwarded-For", "1.2.3.4"))),
+            line.exchange(patient(tag, "wait=60", version="2018-01-01")),
+            line.exchange(patient(tag).replace(b"Metadata: true\r\n", b"")),
+            line.exchange(patient(tag, "wait=60", ("X-Forwarded-For", "1.2.3.4"))),
         ]
         assert [reply.status for reply in replies] == [404, 400, 400]
         assert [reply.header("preference-applied") for reply in replies] == [None] * 3
 
 
-def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProcess]) -> None:
+def test_a_long_poll_counts_once_for_the_rate_limit(make: Callable[..., ServiceProcess]) -> None:
     # One request in a hundred seconds: what enables the group is sent by the other VM of it.
     fleet = MANY.replace(f"count = {SEVERAL}", "count = 2").replace("127.0.1.1-127.0.2.245", "127.0.1.1-127.0.1.2")
     service = make(fleet=fleet, FOREWARN_RATE_LIMIT="0.01")
@@ -258,38 +258,38 @@ def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProc
         hold(service, line, patient(tag))
         assert service.request(source="127.0.1.1").status == 429
         service.request_operation("restart", "set_0")
-        assert statuses(line.answer()) == ["Scheduled"]
-        assert line.ask(patient(tag)).unmeasured == THROTTLED.expected
+        assert statuses(line.read_response()) == ["Scheduled"]
+        assert line.exchange(patient(tag)).unmeasured == THROTTLED.expected
 
 
 # --- The connection -------------------------------------------------------------------------------
 
 
-def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..., ServiceProcess]) -> None:
+def test_a_request_pipelined_after_a_long_poll_gets_its_response_after_it(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
         hold(service, line, patient(tag) + patient(tag) + VERSIONS + POLL)
         service.request_operation("restart", "first")
-        assert [statuses(line.answer()) for _ in range(2)] == [["Scheduled"]] * 2
-        assert line.answer().body.startswith(b'{"apiVersions"')
-        assert line.answer().header("preference-applied") is None
+        assert [statuses(line.read_response()) for _ in range(2)] == [["Scheduled"]] * 2
+        assert line.read_response().body.startswith(b'{"apiVersions"')
+        assert line.read_response().header("preference-applied") is None
         hold(service, line, patient(tag_of(service)))
         service.advance("15m")
-        assert statuses(line.answer()) == ["Started"]
+        assert statuses(line.read_response()) == ["Started"]
 
 
-def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable[..., ServiceProcess]) -> None:
+def test_connection_close_is_honoured_after_the_response(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "wait=60", ("Connection", "close")))
         service.request_operation("restart", "first")
-        reply = line.answer()
+        reply = line.read_response()
         assert (statuses(reply), reply.header("connection")) == (["Scheduled"], "close")
         assert line.rest() == b""
 
 
-def test_many_are_each_answered_once(make: Callable[..., ServiceProcess]) -> None:
+def test_each_of_many_long_polls_gets_one_response(make: Callable[..., ServiceProcess]) -> None:
     service = make(fleet=MANY)
     sources = [f"127.0.{1 + number // 256}.{number % 256}" for number in range(1, SEVERAL + 1)]
     tag = tag_of(service, sources[0])
@@ -302,16 +302,16 @@ def test_many_are_each_answered_once(make: Callable[..., ServiceProcess]) -> Non
     lines = lines[5:]
     event = service.request_operation("restart", "set_0")["events"][0]["id"]
     tag = tag_of(service, sources[0])
-    # Each asks again at once, every other with one more request behind it.
+    # Each polls again at once, every second one with a pipelined request.
     for number, line in enumerate(lines):
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
         line.send(patient(tag) + POLL * (number % 2))
     see_it_held(service, *lines)
     assert service.control("POST", f"/v1/events/{event}/cancel").status == 200
     for number, line in enumerate(lines):
-        assert statuses(line.answer()) == []
+        assert statuses(line.read_response()) == []
         if number % 2:
-            assert line.answer().header("preference-applied") is None
+            assert line.read_response().header("preference-applied") is None
     stop_cleanly(service)
     assert [line.rest() for line in lines] == [b""] * len(lines)
     for line in lines:
@@ -321,21 +321,21 @@ def test_many_are_each_answered_once(make: Callable[..., ServiceProcess]) -> Non
 # --- The service and the fleet --------------------------------------------------------------------
 
 
-def test_a_stop_waits_for_no_hold(make: Callable[..., ServiceProcess]) -> None:
+def test_a_stop_does_not_wait_for_long_polls(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line, Line(service) as behind:
         hold(service, line, patient(tag))
         hold(service, behind, patient(tag) * 2)
         stop_cleanly(service)
-        replies = [line.answer(), behind.answer(), behind.answer()]
+        replies = [line.read_response(), behind.read_response(), behind.read_response()]
         assert {reply.status for reply in replies} == {304}
         assert {reply.header("preference-applied") for reply in replies} == {"wait=60"}
         assert [reply.header("connection") for reply in replies] == ["close", None, "close"]
         assert (line.rest(), behind.rest()) == (b"", b"")
 
 
-def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., ServiceProcess]) -> None:
+def test_a_client_that_polls_again_after_a_crash_has_missed_nothing(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)
     with Line(service) as line:
@@ -346,34 +346,34 @@ def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., Ser
     with Line(service) as line:
         hold(service, line, patient(tag))
         service.request_operation("restart", "first")
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
     service.kill()
     service.start("--clock", "virtual")
     with Line(service) as line:
-        assert statuses(line.ask(patient(tag))) == ["Scheduled"]
+        assert statuses(line.exchange(patient(tag))) == ["Scheduled"]
 
 
-def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., ServiceProcess]) -> None:
+def test_the_long_poll_of_a_removed_vm_ends_and_others_continue(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     with Line(service) as staying, Line(service, "127.0.0.2") as leaving:
         hold(service, staying, patient(tag_of(service)))
         hold(service, leaving, patient(tag_of(service, "127.0.0.2")))
         assert service.control("PUT", "/v1/fleet", FIRST_ALONE.encode()).status == 200
-        gone = leaving.answer()
+        gone = leaving.read_response()
         assert (gone.status, gone.body, gone.header("preference-applied")) == (404, NOT_A_VM, None)
         see_it_held(service, staying)
         service.request_operation("restart", "first")
-        assert statuses(staying.answer()) == ["Scheduled"]
+        assert statuses(staying.read_response()) == ["Scheduled"]
 
 
-def test_an_address_that_is_given_to_another_vm_hears_of_that_one(make: Callable[..., ServiceProcess]) -> None:
+def test_an_address_that_moves_to_another_vm_gets_that_vms_document(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag_of(service, "127.0.0.2")
     service.request_operation("restart", "second")
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
         assert service.control("PUT", "/v1/fleet", GIVEN_TO_THE_OTHER.encode()).status == 200
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
 
 
 def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., ServiceProcess]) -> None:
@@ -384,7 +384,7 @@ def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., Service
     with Line(service, address=own) as line:
         hold(service, line, patient(tag))
         service.request_operation("restart", "second")
-        assert statuses(line.answer()) == ["Scheduled"]
+        assert statuses(line.read_response()) == ["Scheduled"]
         hold(service, line, patient(service.request(address=own).headers["etag"]))
         assert service.control("PUT", "/v1/fleet", FIRST_ALONE.encode()).status == 200
-        assert line.answer().body == NOT_A_VM
+        assert line.read_response().body == NOT_A_VM

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics: what those see who watch over the service itself."""
+"""Health, readiness and metrics of the service."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def metrics(service: ServiceProcess) -> dict[str, float]:
     return found
 
 
-def test_what_happens_is_counted(make_service: MakeService) -> None:
+def test_events_and_requests_are_counted(make_service: MakeService) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     for _ in range(3):
         tag = service.request().headers["etag"]
@@ -87,12 +87,12 @@ def test_every_metric_is_on_its_page(forewarn: Service) -> None:
     assert names == set(re.findall(r"^\| `(forewarn_\w+)`", page, re.MULTILINE))
 
 
-def test_what_is_due_late_is_measured_in_real_time(make_service: MakeService) -> None:
+def test_the_scheduler_delay_is_measured_in_real_time(make_service: MakeService) -> None:
     service = make_service("--speed", "3600", fleet=FLEET)
     service.document()
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     for _ in range(100_000):
-        if service.answer(f"/v1/events/{event}")["status"] == "completed":
+        if service.get_json(f"/v1/events/{event}")["status"] == "completed":
             break
     assert metrics(service)["forewarn_scheduler_delay_seconds_count{}"] >= 1
 
@@ -111,5 +111,5 @@ def test_a_disk_that_takes_no_writes_makes_it_unready_until_it_does(make_service
     assert service.control("GET", "/healthz", token="").status == 200
     assert metrics(service)["forewarn_store_commit_failures_total{}"] >= 1
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
-    assert service.control("GET", "/readyz", token="").status == 200, "though nobody has ordered anything since"
+    assert service.control("GET", "/readyz", token="").status == 200, "although there was no command since"
     assert service.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).status == 201

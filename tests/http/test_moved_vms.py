@@ -66,14 +66,14 @@ def lines(service: ServiceProcess) -> Iterator[list[Line]]:
     with ExitStack() as stack:
         lines = [stack.enter_context(Line(service)) for _ in range(3)]
         for line, polls in zip(lines, (0, 1, 3), strict=True):
-            assert line.ask(VERSIONS).status == 200  # the service has accepted it
+            assert line.exchange(VERSIONS).status == 200  # the service has accepted it
             assert [named(line) for _ in range(polls)] == [["old-0"]] * polls
         yield lines
 
 
 def named(line: Line) -> list[str]:
     """The VMs that the document's events hit."""
-    return [vm for event in json.loads(line.ask(POLL).body)["Events"] for vm in event["Resources"]]
+    return [vm for event in json.loads(line.exchange(POLL).body)["Events"] for vm in event["Resources"]]
 
 
 def apply(service: ServiceProcess, fleet: str) -> None:
@@ -103,10 +103,10 @@ def test_a_vm_that_moves_to_another_group_cannot_approve_for_the_old_one(
 
     apply(service, MOVED)
     for line in lines:
-        assert line.ask(approval(old)).status == 400
+        assert line.exchange(approval(old)).status == 400
     assert service.document(source="127.0.0.2")["Events"] == [old]
     for line in lines:
-        assert line.ask(approval(new)).status == 200
+        assert line.exchange(approval(new)).status == 200
     assert service.document(source="127.0.0.3")["Events"][0]["EventStatus"] == "Started"
 
 
@@ -114,29 +114,29 @@ def test_a_tag_of_the_old_group_brings_the_document_of_the_new_one(service: Serv
     tag = service.request(source="127.0.0.2").headers["etag"]
     conditional = request("GET", TARGET, (*TRUE, ("If-None-Match", tag)))
     for line in lines[1:]:
-        assert [line.ask(conditional).status for _ in range(2)] == [304] * 2
+        assert [line.exchange(conditional).status for _ in range(2)] == [304] * 2
     apply(service, MOVED)
     for line in lines:
-        replies = [line.ask(conditional) for _ in range(3)]
+        replies = [line.exchange(conditional) for _ in range(3)]
         assert [reply.status for reply in replies] == [200] * 3
         assert [json.loads(reply.body)["Events"][0]["Resources"] for reply in replies] == [["new-0"]] * 3
 
 
-def test_a_vm_that_is_removed_is_not_found_until_it_is_back(service: ServiceProcess, lines: list[Line]) -> None:
+def test_a_removed_vm_gets_404_until_it_returns(service: ServiceProcess, lines: list[Line]) -> None:
     apply(service, REMOVED)
     for line in lines:
-        replies = [line.ask(POLL) for _ in range(3)]
+        replies = [line.exchange(POLL) for _ in range(3)]
         assert [(reply.status, reply.body) for reply in replies] == [(404, b'{ "error": "Not found." }')] * 3
     apply(service, FLEET)
     for line in lines:
         assert [named(line) for _ in range(3)] == [["old-0"]] * 3
 
 
-def test_an_address_that_another_vm_takes_over_shows_what_that_vm_sees(
+def test_an_address_that_another_vm_takes_over_shows_that_vms_document(
     service: ServiceProcess, lines: list[Line]
 ) -> None:
     apply(service, TAKEN_OVER)
     for line in lines:
         assert [named(line) for _ in range(3)] == [["new-0"]] * 3
-        assert line.ask(NAME).body == b"new-0"
+        assert line.exchange(NAME).body == b"new-0"
         assert [named(line) for _ in range(3)] == [["new-0"]] * 3

@@ -1,4 +1,4 @@
-"""What a connection that stays open is told while the world changes around it."""
+"""An open connection gets correct responses while events and the fleet change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_same_poll_again_and_again_sees_each_change_at_once(make_service: Ca
     with Line(service) as line:
 
         def poll() -> tuple[int, list[str]]:
-            document = json.loads(line.ask(POLL).body)
+            document = json.loads(line.exchange(POLL).body)
             return document["DocumentIncarnation"], [event["EventStatus"] for event in document["Events"]]
 
         assert [poll() for _ in range(3)] == [(0, [])] * 3
@@ -56,11 +56,11 @@ def test_the_same_poll_again_and_again_sees_each_change_at_once(make_service: Ca
 def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", fleet=TWO_VMS)
     with Line(service) as line:
-        tag = line.ask(POLL).header("etag") or ""
+        tag = line.exchange(POLL).header("etag") or ""
         conditional = POLL.replace(b"\r\n\r\n", f"\r\nIf-None-Match: {tag}\r\n\r\n".encode())
-        assert [line.ask(conditional).status for _ in range(3)] == [304] * 3
+        assert [line.exchange(conditional).status for _ in range(3)] == [304] * 3
         service.request_operation("restart", "first")
-        replies = [line.ask(conditional) for _ in range(3)]
+        replies = [line.exchange(conditional) for _ in range(3)]
         assert [reply.status for reply in replies] == [200] * 3
         assert {reply.header("etag") for reply in replies}.isdisjoint({tag})
 
@@ -72,19 +72,19 @@ def test_an_open_connection_loses_its_vm_and_gets_another(make_service: Callable
         service.document(source=source)
     service.request_operation("restart", "second")
     with Line(service) as line:
-        assert [line.ask(POLL).body for _ in range(3)] == [b'{"DocumentIncarnation":0,"Events":[]}'] * 3
+        assert [line.exchange(POLL).body for _ in range(3)] == [b'{"DocumentIncarnation":0,"Events":[]}'] * 3
         apply(service, MOVED_AWAY)
-        assert [line.ask(POLL).masked for _ in range(3)] == [line.ask(name).masked] * 3
-        assert line.ask(POLL).status == 404
-        assert line.ask(POLL).body == b'{ "error": "Not found." }'
+        assert [line.exchange(POLL).masked for _ in range(3)] == [line.exchange(name).masked] * 3
+        assert line.exchange(POLL).status == 404
+        assert line.exchange(POLL).body == b'{ "error": "Not found." }'
         apply(service, GIVEN_TO_THE_OTHER)
-        assert line.ask(name).body == b"second"
-        assert [json.loads(line.ask(POLL).body)["Events"][0]["Resources"] for _ in range(3)] == [["second"]] * 3
+        assert line.exchange(name).body == b"second"
+        assert [json.loads(line.exchange(POLL).body)["Events"][0]["Resources"] for _ in range(3)] == [["second"]] * 3
         apply(service, TWO_VMS)
-        assert [json.loads(line.ask(POLL).body)["Events"] for _ in range(3)] == [[]] * 3
+        assert [json.loads(line.exchange(POLL).body)["Events"] for _ in range(3)] == [[]] * 3
 
 
-def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
+def test_a_vm_removed_during_its_first_poll_gets_no_document(
     make_service: Callable[..., ServiceProcess],
 ) -> None:
     service = make_service("--first-get-delay", "1h", fleet=TWO_VMS)
@@ -92,12 +92,12 @@ def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
         # The answers to what is sent first show that the polls behind them have been read.
         for line in (leaving, staying):
             line.send(request("GET", "/metadata/versions", TRUE) + POLL)
-            assert line.answer().status == 200
+            assert line.read_response().status == 200
         apply(service, FIRST_ALONE)
         assert service.stop() == 0
-        gone = leaving.answer()
+        gone = leaving.read_response()
         assert (gone.status, gone.body) == (404, b'{ "error": "Not found." }')
-        assert staying.answer().status == 200
+        assert staying.read_response().status == 200
 
 
 def test_the_date_follows_the_virtual_clock(make_service: Callable[..., ServiceProcess]) -> None:
@@ -106,7 +106,7 @@ def test_the_date_follows_the_virtual_clock(make_service: Callable[..., ServiceP
 
     def dates() -> set[str | None]:
         with Line(service) as line:
-            return {line.ask(poll).header("date") for poll in polls}
+            return {line.exchange(poll).header("date") for poll in polls}
 
     for length in ("0s", "1h", "400d"):
         now = service.advance(length)

@@ -1,7 +1,7 @@
-"""The description of the control API: checked in as it is made, served as it is checked in, and kept to.
+"""The OpenAPI description of the control API is current, is served, and matches the service.
 
-schemathesis sends what the description allows and what it does not, to the running service: there must be no 5xx
-and no answer that is not described; what is not allowed must be refused.
+schemathesis sends valid and invalid requests to the running service. There must be no 5xx and no undescribed response,
+and invalid requests must be rejected.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NOT_FOR_FUZZING = ("/v1/feed",)
 LENGTHS = ("notice", "duration", "by", "pause", "for", "delay")
 
 
-def test_the_description_is_what_the_script_makes() -> None:
+def test_the_checked_in_description_is_current() -> None:
     made = subprocess.run(
         [sys.executable, str(ROOT / "script" / "openapi"), "--print"], capture_output=True, timeout=60, check=True
     )
@@ -74,7 +74,7 @@ def test_the_description_is_what_the_script_makes() -> None:
 
 
 def test_it_is_served_as_it_is_checked_in(forewarn: Service) -> None:
-    assert forewarn.answer("/v1/openapi.json") == json.loads(WRITTEN.read_text())
+    assert forewarn.get_json("/v1/openapi.json") == json.loads(WRITTEN.read_text())
 
 
 def narrowed() -> dict[str, Any]:
@@ -114,14 +114,14 @@ def narrowed() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", [pytest.param("as it is", marks=pytest.mark.deep), "for this fleet"])
-def test_no_answer_is_a_failure_or_undescribed(
+def test_no_response_is_a_server_error_or_undescribed(
     form: str, make_service: Callable[..., ServiceProcess], tmp_path: Path
 ) -> None:
     targets = ("--webhook-private-networks", "127.0.0.1/32")
     service = make_service(
         "--allow-faults", "--clock", "virtual", "--inactivity-timeout", "3650d", *targets, fleet=FLEET
     )
-    service.document()  # so that web is told, and its events wait
+    service.document()  # so that web has events enabled, and its events wait
     described = json.loads(WRITTEN.read_text()) if form == "as it is" else narrowed()
     # It is text to schemathesis, which does not know how to write TOML.
     content = described["paths"]["/v1/fleet"]["put"]["requestBody"]["content"]
@@ -147,4 +147,4 @@ def test_no_answer_is_a_failure_or_undescribed(
     assert " passed" in run.stdout
     assert service.control("GET", "/readyz", token="").json() == {"status": "ready", "problems": []}
     assert service.stop() == 0
-    assert "Traceback" not in service.greeting
+    assert "Traceback" not in service.output

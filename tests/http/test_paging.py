@@ -1,4 +1,4 @@
-"""Lists of the control API: a page at a time, each thing once, whatever comes and goes meanwhile."""
+"""Paged lists of the control API: each item appears once, also while items are added and removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def service() -> Iterator[Service]:
 def pages(service: Service, name: str, limit: int, query: str = "") -> Iterator[list[Any]]:
     cursor = ""
     while True:
-        page = service.answer(f"/v1/{name}?limit={limit}{query}{cursor}")
+        page = service.get_json(f"/v1/{name}?limit={limit}{query}{cursor}")
         assert page.keys() == {name, "next"}
         yield page[name]
         if page["next"] is None:
@@ -65,13 +65,13 @@ def test_pages_of_any_size_are_the_whole_list_in_its_order(service: Service, nam
 
 
 @pytest.mark.parametrize("noun", ["events", "operations", "rollouts"])
-def test_the_history_of_one_thing_comes_in_pages_too(service: Service, noun: str) -> None:
-    thing = service.answer(f"/v1/{noun}?all=true&limit=1")[noun][0]["id"]
-    whole = service.answer(f"/v1/{noun}/{thing}/history")
+def test_the_history_of_one_object_has_pages_too(service: Service, noun: str) -> None:
+    thing = service.get_json(f"/v1/{noun}?all=true&limit=1")[noun][0]["id"]
+    whole = service.get_json(f"/v1/{noun}/{thing}/history")
     assert (len(whole["history"]) > 0, whole["next"]) == (True, None)
     found, cursor = [], ""
     while True:
-        page = service.answer(f"/v1/{noun}/{thing}/history?limit=1{cursor}")
+        page = service.get_json(f"/v1/{noun}/{thing}/history?limit=1{cursor}")
         found += page["history"]
         if page["next"] is None:
             break
@@ -81,19 +81,19 @@ def test_the_history_of_one_thing_comes_in_pages_too(service: Service, noun: str
 
 @pytest.mark.forewarn(fleet='[[vm]]\nname = "many-{n}"\ncount = 101\n')
 @pytest.mark.parametrize(("name", "query"), [("vms", ""), ("events", ""), ("events", "&all=true")])
-def test_without_a_limit_a_page_has_at_most_a_hundred(forewarn: Service, name: str, query: str) -> None:
+def test_the_default_page_size_is_a_hundred(forewarn: Service, name: str, query: str) -> None:
     if name == "events":
-        forewarn.request_operation("restart", *(vm["name"] for vm in forewarn.answer("/v1/vms?limit=1000")["vms"]))
+        forewarn.request_operation("restart", *(vm["name"] for vm in forewarn.get_json("/v1/vms?limit=1000")["vms"]))
     (whole,) = pages(forewarn, name, 1000, query)
     assert len(whole) == 101
-    first = forewarn.answer(f"/v1/{name}?{query.removeprefix('&')}")
+    first = forewarn.get_json(f"/v1/{name}?{query.removeprefix('&')}")
     assert first[name] == whole[:100]
-    second = forewarn.answer(f"/v1/{name}?cursor={first['next']}{query}")
+    second = forewarn.get_json(f"/v1/{name}?cursor={first['next']}{query}")
     assert (second[name], second["next"]) == (whole[100:], None)
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_what_comes_and_goes_between_pages_moves_nothing_else(service: Service, live: bool) -> None:
+def test_changes_between_pages_do_not_move_other_items(service: Service, live: bool) -> None:
     query = "" if live else "&all=true"
     (before,) = pages(service, "events", 1000, query)
     reading = pages(service, "events", 5, query)
@@ -115,13 +115,13 @@ BAD_CURSORS = ("x", "====", "%00", "ü", urlsafe_b64encode(b"\xff").decode(), ur
 
 
 @pytest.mark.parametrize("cursor", BAD_CURSORS)
-def test_a_cursor_that_was_not_given_out_is_refused(service: Service, cursor: str) -> None:
+def test_an_unknown_cursor_is_rejected(service: Service, cursor: str) -> None:
     answer = service.control("GET", f"/v1/events?cursor={quote(cursor)}")
     assert (answer.status, answer.json()["parameter"]) == (400, "cursor")
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "1.5", "x", "", "١", "1" * 30])
-def test_a_limit_that_is_none_is_refused(service: Service, limit: str) -> None:
+def test_an_invalid_limit_is_rejected(service: Service, limit: str) -> None:
     answer = service.control("GET", f"/v1/vms?limit={quote(limit)}")
     assert (answer.status, answer.json()["parameter"]) == (400, "limit")
     assert answer.json()["allowed"] == "a whole number from 1 to 1000"
@@ -164,7 +164,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "pointer", "allowed"), PROBLEMS)
-def test_the_member_at_fault_is_pointed_at_with_what_is_allowed(
+def test_an_error_points_to_the_invalid_member_with_the_allowed_values(
     service: Service, path: str, body: Any, status: int, pointer: str, allowed: str | None
 ) -> None:
     answer = service.control("POST", f"/v1/{path}", body)
@@ -177,12 +177,12 @@ def test_the_member_at_fault_is_pointed_at_with_what_is_allowed(
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"5", b'"x"', b"\xff", b'{"cause": "\\ud800"}', b"[" * 100_000])
-def test_a_body_that_is_no_object_is_refused(service: Service, body: bytes) -> None:
+def test_a_body_that_is_no_object_is_rejected(service: Service, body: bytes) -> None:
     answer = service.control("POST", "/v1/operations", body)
     assert (answer.status, answer.json()["pointer"]) == (400, "")
 
 
-def test_a_wrong_method_is_told_all_that_are_right(service: Service) -> None:
+def test_a_wrong_method_gets_the_allowed_methods(service: Service) -> None:
     answer = service.control("DELETE", "/v1/operations")
     assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     assert "Use GET or HEAD or POST" in answer.json()["detail"]

@@ -1,4 +1,4 @@
-"""Requests cut into pieces, many in one write, and clients that do not read: answers whole and in order."""
+"""Split requests, pipelined requests, and clients that do not read: responses are complete and in order."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def in_pieces(line: Line, *pieces: bytes) -> None:
 # --- Pieces ---------------------------------------------------------------------------------------
 
 
-def test_a_request_may_come_byte_by_byte(service: ServiceProcess) -> None:
+def test_a_request_can_arrive_byte_by_byte(service: ServiceProcess) -> None:
     with Line(service) as line:
         for whole, status in ((POLL, 200), (BAD_POST, 400), (POLL, 200), (VERSIONS, 200)):
             in_pieces(line, *(whole[place : place + 1] for place in range(len(whole))))
-            assert line.answer().status == status
+            assert line.read_response().status == status
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_request_may_be_cut_anywhere(service: ServiceProcess, whole: bytes, st
     with Line(service) as line:
         for place in range(1, len(whole)):
             in_pieces(line, whole[:place], whole[place:])
-            assert line.answer().status == status
-        assert line.ask(POLL).status == 200
+            assert line.read_response().status == status
+        assert line.exchange(POLL).status == 200
 
 
 def test_two_requests_may_be_cut_anywhere(service: ServiceProcess) -> None:
@@ -77,13 +77,13 @@ def test_two_requests_may_be_cut_anywhere(service: ServiceProcess) -> None:
     with Line(service) as line:
         for place in range(1, len(both)):
             in_pieces(line, both[:place], both[place:])
-            assert [line.answer().status, line.answer().status] == [200, 400]
+            assert [line.read_response().status, line.read_response().status] == [200, 400]
 
 
-def test_empty_lines_between_requests_are_passed_over(service: ServiceProcess) -> None:
+def test_empty_lines_between_requests_are_skipped(service: ServiceProcess) -> None:
     with Line(service) as line:
         line.send(b"\r\n\r\n" + POLL + b"\r\n" + VERSIONS + b"\r\n\r\n" + POLL)
-        assert [line.answer().status for _ in range(3)] == [200] * 3
+        assert [line.read_response().status for _ in range(3)] == [200] * 3
 
 
 # --- Many in one write ----------------------------------------------------------------------------
@@ -93,17 +93,17 @@ def test_empty_lines_between_requests_are_passed_over(service: ServiceProcess) -
 def test_many_polls_in_one_write(service: ServiceProcess, count: int) -> None:
     with Line(service) as line:
         line.send(POLL * count)
-        replies = [line.answer() for _ in range(count)]
-        assert {reply.masked for reply in replies} == {line.ask(POLL).masked}
+        replies = [line.read_response() for _ in range(count)]
+        assert {reply.masked for reply in replies} == {line.exchange(POLL).masked}
 
 
-def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
+def test_responses_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
     before = service.document()
     event = service.request_operation("restart", name)["events"][0]["id"]
     with Line(service) as line:
         line.send(POLL + approval(event) + POLL + VERSIONS + POLL)
-        replies = [line.answer() for _ in range(5)]
+        replies = [line.read_response() for _ in range(5)]
     assert [reply.status for reply in replies] == [200] * 5
     scheduled, started, again = (json.loads(replies[place].body) for place in (0, 2, 4))
     assert [scheduled["Events"][0]["EventStatus"], started["Events"][0]["EventStatus"]] == ["Scheduled", "Started"]
@@ -115,14 +115,14 @@ def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None
 
 
 @pytest.mark.parametrize("rubbish", [b"\x00\xff rubbish\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"X" * 40_000])
-def test_an_approval_under_way_is_answered_before_the_rubbish_behind_it(
+def test_a_pending_approval_gets_its_response_before_invalid_bytes_are_rejected(
     service: ServiceProcess, rubbish: bytes
 ) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
     event = service.request_operation("restart", name)["events"][0]["id"]
     with Line(service) as line:
         line.send(approval(event) + rubbish)
-        reply = line.answer()
+        reply = line.read_response()
         assert (reply.status, reply.body, reply.header("connection")) == (200, b"", "close")
         assert line.rest() == b""
     assert service.control("GET", f"/v1/events/{event}").json()["approved_at"] is not None
@@ -132,18 +132,18 @@ def test_an_approval_under_way_is_answered_before_the_rubbish_behind_it(
 def test_requests_behind_one_that_closes_are_dropped(service: ServiceProcess) -> None:
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("Connection", "close"))) + POLL * 3)
-        assert line.answer().header("connection") == "close"
+        assert line.read_response().header("connection") == "close"
         assert line.rest() == b""
 
 
-def test_thousands_of_requests_of_all_kinds_are_all_answered(service: ServiceProcess) -> None:
+def test_thousands_of_requests_of_all_kinds_all_get_responses(service: ServiceProcess) -> None:
     kinds = ((POLL, 200), (VERSIONS, 200), (POLL, 200), (BAD_POST, 400), (NOWHERE, 404))
     rounds = 2000
     with Line(service) as line:
         sender = threading.Thread(target=line.send, args=(b"".join(one for one, _ in kinds) * rounds,))
         sender.start()
         for _ in range(rounds):
-            assert [line.answer().status for _ in kinds] == [status for _, status in kinds]
+            assert [line.read_response().status for _ in kinds] == [status for _, status in kinds]
         sender.join()
 
 

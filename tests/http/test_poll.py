@@ -1,4 +1,4 @@
-"""The first thing any client does."""
+"""A first poll of a new service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from forewarn.testing import ServiceProcess
 
 
-def test_a_fresh_service_answers_a_poll_and_tells_of_a_restart(make_service: Callable[..., ServiceProcess]) -> None:
+def test_a_new_service_responds_to_a_poll_and_announces_a_restart(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual")
     assert service.request().body == b'{"DocumentIncarnation":0,"Events":[]}'
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]

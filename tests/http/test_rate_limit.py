@@ -1,4 +1,4 @@
-"""The rate limit: one bucket per VM, whatever the connection or the path."""
+"""The rate limit: one bucket per VM for all connections and paths."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from golden.answers_limits import THROTTLED
 from golden.exchange import POLL, Line, Reply, request
+from golden.responses_limits import THROTTLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ def burst(service: ServiceProcess, *requests: bytes, source: str = "127.0.0.1") 
     """All in one write."""
     with Line(service, source) as line:
         line.send(b"".join(requests))
-        return [line.answer() for _ in requests]
+        return [line.read_response() for _ in requests]
 
 
 def check(replies: list[Reply]) -> None:
@@ -67,9 +67,9 @@ def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(limited: Callable[[str], 
     assert service.request(source="127.0.0.3").status == 200
 
 
-def test_the_same_poll_over_and_over_is_cut_off(limited: Callable[[str], ServiceProcess]) -> None:
+def test_repeated_polls_are_throttled(limited: Callable[[str], ServiceProcess]) -> None:
     with Line(limited("5")) as line:
-        check([line.ask(POLL) for _ in range(BURST)])
+        check([line.exchange(POLL) for _ in range(BURST)])
 
 
 def test_polls_and_other_requests_count_together(limited: Callable[[str], ServiceProcess]) -> None:
@@ -83,14 +83,14 @@ def test_connections_count_together(limited: Callable[[str], ServiceProcess]) ->
     lines = [Line(service) for _ in range(BURST)]
     for line in lines:
         line.send(POLL)
-    replies = [line.answer() for line in lines]
+    replies = [line.read_response() for line in lines]
     for line in lines:
         line.socket.close()
     # Which connection is served first is not ours to say.
     check(sorted(replies, key=lambda reply: reply.status))
 
 
-def test_the_rate_is_looked_at_before_anything_in_the_request(limited: Callable[[str], ServiceProcess]) -> None:
+def test_the_rate_limit_is_checked_before_the_request(limited: Callable[[str], ServiceProcess]) -> None:
     wrong = [
         request("GET", "/nowhere", (("X-Forwarded-For", "1.2.3.4"),)),
         request("DELETE", "/metadata/scheduledevents"),
@@ -101,7 +101,7 @@ def test_the_rate_is_looked_at_before_anything_in_the_request(limited: Callable[
     assert {400, 404, 405}.isdisjoint({reply.status for reply in replies[LIMIT : LIMIT + 3]})
 
 
-def test_a_stranger_is_a_stranger_however_often_he_asks(limited: Callable[[str], ServiceProcess]) -> None:
+def test_an_unknown_address_gets_404_however_often_it_polls(limited: Callable[[str], ServiceProcess]) -> None:
     replies = burst(limited("5"), *[POLL] * BURST, source="127.0.0.9")
     assert {reply.status for reply in replies} == {404}
 

@@ -1,6 +1,7 @@
-"""The bytes of a poll mean a poll only where a request begins, however often they were answered before.
+"""Repeated bytes are a repeated poll only at the start of a request.
 
-Each write that a test must know to be read on its own follows an answer: the server has read all that came before.
+Before a write that the server must read separately, the test waits for a response: then the server has read all
+earlier bytes.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ def is_document(body: bytes) -> bool:
     return "DocumentIncarnation" in json.loads(body)
 
 
-def test_the_end_of_a_request_with_a_poll_behind_it_is_no_poll_when_it_comes_again(service: ServiceProcess) -> None:
+def test_the_end_of_a_request_followed_by_a_poll_is_not_taken_for_a_repeated_poll(service: ServiceProcess) -> None:
     malformed = 0
     for whole, place, status in CUT:
         end = whole[place:] + POLL
         with Line(service) as unused:
-            expected = unused.ask(end)  # the answer of a connection that has nothing to remember
+            expected = unused.exchange(end)  # the answer of a connection that has nothing to remember
         with Line(service) as line:
-            assert line.ask(POLL + whole[:place]).status == 200
+            assert line.exchange(POLL + whole[:place]).status == 200
             line.send(end)
-            assert [line.answer().status, line.answer().status] == [status, 200], (whole, place)
-            assert line.ask(end).unmeasured == expected.unmeasured, end
+            assert [line.read_response().status, line.read_response().status] == [status, 200], (whole, place)
+            assert line.exchange(end).unmeasured == expected.unmeasured, end
         malformed += expected.status == 400
     # The others begin with an empty line, which may stand before a request.
     assert malformed > len(CUT) * 0.9
@@ -65,11 +66,11 @@ def test_a_poll_as_the_body_of_another_request_is_a_body(
     head = request("POST", TARGET, (*headers, ("Content-Length", str(len(POLL)))))
     with Line(service) as line:
         for _ in range(3):
-            assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
-            assert line.ask(VERSIONS + head).status == 200
+            assert [line.exchange(POLL).status for _ in range(2)] == [200] * 2
+            assert line.exchange(VERSIONS + head).status == 200
             if headers != TRUE:
-                assert line.answer().status == 100
-            reply = line.ask(POLL)
+                assert line.read_response().status == 100
+            reply = line.exchange(POLL)
             assert (reply.status, is_document(reply.body)) == (400, False)
 
 
@@ -77,49 +78,47 @@ def test_a_poll_as_the_body_of_a_request_for_the_document_is_a_body(service: Ser
     head = request("GET", TARGET, (*TRUE, ("Content-Length", str(len(POLL)))))
     with Line(service) as line:
         for _ in range(3):
-            assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
+            assert [line.exchange(POLL).status for _ in range(2)] == [200] * 2
             line.send(VERSIONS + head)
-            assert "apiVersions" in json.loads(line.answer().body)
+            assert "apiVersions" in json.loads(line.read_response().body)
             line.send(POLL)
-            assert is_document(line.answer().body)
+            assert is_document(line.read_response().body)
             # There is one answer to the head and its body: the next one is that to the next request.
-            assert "apiVersions" in json.loads(line.ask(VERSIONS).body)
+            assert "apiVersions" in json.loads(line.exchange(VERSIONS).body)
 
 
 def test_a_poll_as_a_chunk_of_another_request_is_a_chunk(service: ServiceProcess) -> None:
     head = request("POST", TARGET, CHUNKED)
     with Line(service) as line:
-        assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
-        assert line.ask(VERSIONS + head + b"%x\r\n" % len(POLL)).status == 200
+        assert [line.exchange(POLL).status for _ in range(2)] == [200] * 2
+        assert line.exchange(VERSIONS + head + b"%x\r\n" % len(POLL)).status == 200
         line.send(POLL)
         # The answer may come before the body's end. Whatever it is, it is not the document.
         line.send(b"\r\n0\r\n\r\n")
-        reply = line.answer()
+        reply = line.read_response()
         assert (reply.status, is_document(reply.body)) == (400, False)
-        assert "apiVersions" in json.loads(line.ask(VERSIONS).body)
+        assert "apiVersions" in json.loads(line.exchange(VERSIONS).body)
 
 
 def test_a_poll_in_the_middle_of_a_header_belongs_to_that_head(service: ServiceProcess) -> None:
     half = b"GET /metadata/versions HTTP/1.1\r\nX-Half: "
     with Line(service) as line:
         for _ in range(3):
-            assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
-            assert line.ask(VERSIONS + half).status == 200
-            assert "apiVersions" in json.loads(line.ask(POLL).body)
-            assert "apiVersions" in json.loads(line.ask(VERSIONS).body)
+            assert [line.exchange(POLL).status for _ in range(2)] == [200] * 2
+            assert line.exchange(VERSIONS + half).status == 200
+            assert "apiVersions" in json.loads(line.exchange(POLL).body)
+            assert "apiVersions" in json.loads(line.exchange(VERSIONS).body)
 
 
 @pytest.mark.parametrize("half", [b"GET ", b"GET /metadata", b"GET /metadata/versions HTTP/1.1\r\n", POLL[:-2]])
-def test_a_poll_behind_half_a_request_is_what_a_new_connection_takes_it_for(
-    service: ServiceProcess, half: bytes
-) -> None:
+def test_a_poll_after_half_a_request_is_parsed_as_on_a_new_connection(service: ServiceProcess, half: bytes) -> None:
     with Line(service) as unused:
-        expected = unused.ask(half + POLL)
+        expected = unused.exchange(half + POLL)
     assert expected.status == 400
     with Line(service) as line:
-        assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
-        assert line.ask(VERSIONS + half).status == 200
-        assert line.ask(POLL).unmeasured == expected.unmeasured
+        assert [line.exchange(POLL).status for _ in range(2)] == [200] * 2
+        assert line.exchange(VERSIONS + half).status == 200
+        assert line.exchange(POLL).unmeasured == expected.unmeasured
 
 
 @pytest.mark.parametrize(
@@ -139,8 +138,8 @@ def test_several_requests_in_one_write_are_several_each_time(
     with Line(service) as line:
         for _ in range(3):
             line.send(several)
-            assert [line.answer().status for _ in statuses] == statuses
-            assert "apiVersions" in json.loads(line.ask(VERSIONS).body)
+            assert [line.read_response().status for _ in statuses] == statuses
+            assert "apiVersions" in json.loads(line.exchange(VERSIONS).body)
         for _ in range(3):
             line.send(several)
-            assert [line.answer().status for _ in statuses] == statuses
+            assert [line.read_response().status for _ in statuses] == statuses

@@ -1,4 +1,4 @@
-"""Who may do what: every route and every role, as a table."""
+"""Permissions: every route and every role, as a table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from acceptance.causes import request_one
 from acceptance.feed_client import Feed
 from forewarn.testing import Service
 
@@ -124,8 +125,8 @@ def test_the_table_has_every_route() -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "role", "may"), CELLS)
-def test_who_may(door: Door, method: str, path: str, role: str, may: bool) -> None:
-    """A parameter that nobody knows: who gets in is told so, and nothing happens."""
+def test_each_role_has_its_permissions(door: Door, method: str, path: str, role: str, may: bool) -> None:
+    """An unknown parameter: a request with permission is rejected because of it, so nothing happens."""
     target = path.replace("{id}", "none").replace("{name}", "none") + "?nonsense=1"
     answer = door.service.control(
         method, target, b"not what it takes" if method in ("POST", "PUT") else None, door.tokens[role]
@@ -142,7 +143,7 @@ def test_who_may(door: Door, method: str, path: str, role: str, may: bool) -> No
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/nothing", "/v1/events/../tokens", "//healthz"])
-def test_without_a_token_nothing_else_answers(door: Door, path: str) -> None:
+def test_without_a_token_all_other_routes_are_rejected(door: Door, path: str) -> None:
     assert door.service.control("GET", path, token="").status == 401
     assert door.service.control("GET", path, token=door.tokens["viewer"][:-1]).status == 401
     assert door.service.control("GET", path, token=door.tokens["viewer"]).status == 404
@@ -160,7 +161,7 @@ def test_only_the_whole_token_opens(door: Door, sent: str) -> None:
 
 def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: Door) -> None:
     service, tenant = door.service, door.tokens["tenant"]
-    own, foreign = (service.request_operation("restart", name)["events"][0]["id"] for name in ("web-0", "other"))
+    own, foreign = (request_one(service, "restart", name)["events"][0]["id"] for name in ("web-0", "other"))
     listed = service.control("GET", "/v1/events?all=true", token=tenant).json()["events"]
     assert [event["id"] for event in listed] == [own]
     assert service.control("GET", "/v1/events?group=other", token=tenant).json()["events"] == []
@@ -174,13 +175,13 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
     rows = service.control("GET", f"/v1/events/{own}/history", token=tenant).json()["history"]
     assert [row["kind"] for row in rows] == ["scheduled", "approved", "started"]
     assert {row["group"] for row in rows} == {"web"}
-    assert service.answer(f"/v1/events/{foreign}")["status"] == "scheduled"
+    assert service.get_json(f"/v1/events/{foreign}")["status"] == "scheduled"
 
 
-def test_a_tenant_learns_nothing_of_hosts_and_of_others(door: Door) -> None:
+def test_a_tenant_sees_neither_hosts_nor_other_groups(door: Door) -> None:
     service, tenant = door.service, door.tokens["tenant"]
-    host = service.answer("/v1/vms/web-0")["host"]
-    operation = service.request_operation("host-update", host=host)
+    host = service.get_json("/v1/vms/web-0")["host"]
+    operation = request_one(service, "host-update", host=host)
     event = operation["events"][0]["id"]
     service.control("POST", f"/v1/operations/{operation['id']}/cancel")
     for path in (f"/v1/events/{event}/history", "/v1/history"):
@@ -189,7 +190,7 @@ def test_a_tenant_learns_nothing_of_hosts_and_of_others(door: Door) -> None:
         assert {row["host"] for row in rows} == {None}
         assert {row["reason"] for row in rows if row["kind"] == "cancelled"} == {None}
         assert {row["group"] for row in rows} == {"web"}
-    assert any(row["host"] == host for row in service.all("/v1/history"))
+    assert any(row["host"] == host for row in service.list_all("/v1/history"))
     for name, value in (("host", host), ("cause", "host-update")):
         assert service.control("GET", f"/v1/history?{name}={value}", token=tenant).status == 403
     with Feed(service, "?after=0", token=tenant) as feed:

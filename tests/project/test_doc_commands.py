@@ -1,6 +1,6 @@
-"""Every command of README.md and docs/ runs, in its order, as a newcomer would type it, and shows what the text says.
+"""Every command of README.md and docs/ runs in its order, and prints what the text says.
 
-In a network namespace of its own, so that its fixed ports and 169.254.169.254 meet nobody else's.
+The commands run in their own network namespace, because they use fixed ports and 169.254.169.254.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_every_promise_is_about_a_command() -> None:
     assert sorted(checked) == sorted(PROMISES)
 
 
-def test_every_program_of_a_page_is_a_file_or_says_who_runs_it() -> None:
+def test_every_program_of_a_page_is_a_file_or_names_its_test() -> None:
     wrong = []
     for page in pages():
         for block in blocks(page):

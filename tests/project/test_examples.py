@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """As on a machine where nobody has set anything."""
+    """The environment of a machine without any settings."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("FOREWARN_", "PYTEST_"))}
     return subprocess.run(
         command, cwd=folder, env={**ours, **variables}, capture_output=True, text=True, timeout=120, check=False

@@ -1,6 +1,6 @@
 """script/setup: what it creates, what it installs, and what it leaves alone.
 
-The project's folder is a copy with a stand-in for Python, which writes down what it is asked for and installs nothing.
+The folder is a copy of the project with a stand-in for Python, which records its arguments and installs nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Project:
 
     @property
     def installed(self) -> list[str]:
-        """What pip was asked for."""
+        """The arguments of pip."""
         asked = self.folder / "asked"
         return [line.split()[-1] for line in asked.read_text().splitlines()] if asked.exists() else []
 
@@ -58,7 +58,7 @@ def test_it_prints_the_folder_of_the_environment_and_installs_once(project: Proj
     assert project.installed == ["."]
 
 
-def test_it_installs_what_tests_need_only_when_asked(project: Project) -> None:
+def test_it_installs_test_dependencies_only_on_request(project: Project) -> None:
     for extra in ((), ("test",), (), ("test",)):
         assert project.setup(*extra).returncode == 0
     assert project.installed == [".", ".[test]"]
@@ -84,7 +84,7 @@ def test_it_leaves_an_environment_alone_that_it_did_not_create(project: Project)
     assert project.installed == [".[test]"]
 
 
-def test_it_says_so_where_both_folders_belong_to_somebody_else(project: Project) -> None:
+def test_it_reports_that_both_folders_are_not_its_own(project: Project) -> None:
     for name in (".venv", ".venv-forewarn"):
         (project.folder / name).mkdir()
     done = project.setup()

@@ -1,4 +1,4 @@
-"""The shape of the house: layers, names, who reads the time. (docs/explanation/design.md)"""
+"""The structure of the source: layers, names, and the modules that read the time. (docs/explanation/design.md)"""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_only_the_composition_root_builds() -> None:
     assert builders == {"up.py"}
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     names = {part for module in MODULES for part in module.relative_to(SOURCE).with_suffix("").parts}
     assert not names & FORBIDDEN_NAMES
 
@@ -178,7 +178,7 @@ WRITES_TIME = {
 
 
 def time_formats(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """What in a module reads or writes a moment as text, with the line."""
+    """Yield the calls in a module that parse or format a time, with their lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in {"isoformat", "fromisoformat", "strftime", "strptime"}:
             yield f"uses {node.attr}", node.lineno
@@ -186,7 +186,7 @@ def time_formats(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield f"formats {ast.unparse(node.value)}", node.lineno
 
 
-def test_moments_are_read_and_written_in_one_place() -> None:
+def test_times_are_parsed_and_formatted_in_one_place() -> None:
     violations = [
         f"{place(module, line)}: {what}; use core/durations.py"
         for module, tree in MODULES.items()
@@ -259,29 +259,39 @@ def test_the_core_and_the_wire_do_no_input_or_output() -> None:
     assert not violations, report(violations)
 
 
-NOTED_BY = {"HistoryEntry": 1, "record_event": 2, "record_operation": 2, "_record_rollout": 2}
-"""What writes history, and which of its arguments is the word for what has happened."""
+KIND_ARGUMENT = {"HistoryEntry": 1, "record_event": 2, "record_operation": 2, "_record_rollout": 2}
+"""The functions that write history, and the position of their argument `kind`."""
+KINDS_BY_STATE = {"HOST_STATE_KINDS": HOST_STATE_KINDS.values(), "ROLLOUT_END_KINDS": ROLLOUT_END_KINDS.values()}
+"""Tables in which the core looks up a kind."""
 
 
-def test_every_word_of_history_has_a_row() -> None:
-    """Webhooks can be narrowed to these words: one without a row could not be asked for."""
+def kinds_in(argument: ast.expr) -> set[str]:
+    """Return the history kinds that an argument can have. An unknown table is a KeyError."""
+    match argument:
+        case ast.Constant(value=str(kind)):
+            return {kind}
+        case ast.IfExp(body=body, orelse=otherwise):
+            return kinds_in(body) | kinds_in(otherwise)
+        case ast.Subscript(value=ast.Attribute(attr=table)) | ast.Subscript(value=ast.Name(id=table)):
+            return set(KINDS_BY_STATE[table])
+        case _:  # a variable: the call that sets it is checked instead
+            return set()
+
+
+def test_history_kinds_lists_exactly_the_kinds_that_the_core_writes() -> None:
+    """Webhooks filter by these kinds, so a kind that is not listed could not be selected."""
     assert set(HOST_STATE_KINDS) == set(HostState)
-    assert set(ROLLOUT_END_KINDS) == {stage for stage in RolloutStatus if not stage.live}
-    said = {*HOST_STATE_KINDS.values(), *ROLLOUT_END_KINDS.values()}
+    assert set(ROLLOUT_END_KINDS) == {status for status in RolloutStatus if not status.live}
+    written: set[str] = set()
     for tree in [tree for module, tree in MODULES.items() if part_of(module) == "core"]:
         for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if name in NOTED_BY:
-                given = [keyword.value for keyword in call.keywords if keyword.arg == "kind"]
-                words = given or call.args[NOTED_BY[name] : NOTED_BY[name] + 1]
-                said |= {
-                    node.value
-                    for word in words
-                    if not isinstance(word, ast.JoinedStr)
-                    for node in ast.walk(word)
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str)
-                }
-    assert said == set(HISTORY_KINDS)
+            if name in KIND_ARGUMENT:
+                position = KIND_ARGUMENT[name]
+                keywords = [keyword.value for keyword in call.keywords if keyword.arg == "kind"]
+                for argument in keywords or call.args[position : position + 1]:
+                    written |= kinds_in(argument)
+    assert written == set(HISTORY_KINDS)
 
 
 def test_wire_names_live_only_in_the_wire() -> None:

@@ -1,4 +1,4 @@
-"""The kit, as a test of somebody else's uses it."""
+"""The test kit, as the test of an application uses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MINUTE = timedelta(minutes=1)
 
 
-def test_fifteen_minutes_pass_at_once(forewarn: Service) -> None:
+def test_advance_moves_fifteen_minutes_at_once(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     event = vm.restart()
     assert (event.type, event.status, event.source, event.vms) == ("Reboot", "Scheduled", "User", ("web-0",))
@@ -42,19 +42,20 @@ def test_fifteen_minutes_pass_at_once(forewarn: Service) -> None:
     assert forewarn.events == []
 
 
-def test_a_vm_counts_as_listening_from_the_start_and_for_as_long_as_it_is_there(forewarn: Service) -> None:
+def test_events_are_enabled_for_a_vm_from_the_start_until_it_is_deleted(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     forewarn.advance(days=30)
+    assert vm.events_enabled
     assert vm.restart().status == "Scheduled"
 
 
-@pytest.mark.forewarn(fleet='[[vm]]\nname = "from-file"\n', listening=False)
-def test_who_is_not_listening_is_told_nothing_before_it_asks(forewarn: Service) -> None:
+@pytest.mark.forewarn(fleet='[[vm]]\nname = "from-file"\n', enable_groups=False)
+def test_without_enable_groups_a_vm_gets_no_notice_before_its_first_poll(forewarn: Service) -> None:
     for name in ("from-file", "made"):
         vm = forewarn.vm(name)
         with pytest.raises(errors.NoticeNotPossible, match="has never polled"):
             vm.restart()
-        assert vm.poll().incarnation == 0
+        assert (vm.events_enabled, vm.poll().incarnation, vm.events_enabled) == (False, 0, True)
         assert vm.restart().status == "Scheduled"
 
 
@@ -71,7 +72,7 @@ WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_everything_can_happen_to_a_vm(forewarn: Service, way: str) -> None:
+def test_each_method_of_a_vm_makes_its_event(forewarn: Service, way: str) -> None:
     happen, kind, notice, duration = WAYS[way]
     vm = forewarn.group("web", vms=3, kind="scale-set", terminate_notice="PT10M")[0]
     event = happen(vm)
@@ -87,7 +88,7 @@ def test_everything_can_happen_to_a_vm(forewarn: Service, way: str) -> None:
     assert vm.running == (way not in ("evict", "delete"))
 
 
-def test_who_approved_can_be_asked(forewarn: Service) -> None:
+def test_an_event_knows_its_approvers(forewarn: Service) -> None:
     group = forewarn.group("web", vms=2)
     event = group[0].restart()
     assert event.approved_by is None
@@ -99,7 +100,7 @@ def test_who_approved_can_be_asked(forewarn: Service) -> None:
     assert repr(event) == f"<Reboot of web-0: Started, approved by web-1, {event.id}>"
 
 
-def test_an_event_can_be_cancelled_approved_from_outside_and_postponed(forewarn: Service) -> None:
+def test_an_operator_can_cancel_approve_and_postpone_an_event(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     cancelled, approved, postponed = vm.restart(), vm.redeploy(), vm.freeze()
     cancelled.cancel()
@@ -112,7 +113,7 @@ def test_an_event_can_be_cancelled_approved_from_outside_and_postponed(forewarn:
         approved.cancel()
 
 
-def test_the_documents_that_a_vm_was_given_are_remembered_each_once(forewarn: Service) -> None:
+def test_documents_seen_by_a_vm_have_no_consecutive_duplicates(forewarn: Service) -> None:
     vm, other = forewarn.vm("web-0"), forewarn.vm("db-0")
     assert forewarn.documents_seen_by(vm) == []
     vm.poll()
@@ -124,17 +125,17 @@ def test_the_documents_that_a_vm_was_given_are_remembered_each_once(forewarn: Se
     seen = forewarn.documents_seen_by("web-0")
     assert [document.incarnation for document in seen] == [0, 1, 2]
     assert [[told.status for told in document.events] for document in seen] == [[], ["Scheduled"], ["Started"]]
-    assert forewarn.times_asked_by(vm) == 4
+    assert forewarn.poll_count(vm) == 4
     assert forewarn.documents_seen_by(other) == []
 
 
-def test_vms_are_made_with_the_keys_of_a_fleet_file(forewarn: Service) -> None:
+def test_a_vm_can_have_the_keys_of_a_fleet_file(forewarn: Service) -> None:
     first = forewarn.vm("web-0", host="rack-1", size="Standard_D2s_v3", tags={"role": "web", "a b": "c"})
     second = forewarn.vm("web-1", host="rack-1")
     event = first.freeze()
     assert forewarn.vm("web-0") == first
     assert {event.vms for event in forewarn.events} == {("web-0",), ("web-1",)}
-    assert forewarn.answer("/v1/vms/web-0")["tags"] == {"role": "web", "a b": "c"}
+    assert forewarn.get_json("/v1/vms/web-0")["tags"] == {"role": "web", "a b": "c"}
     event.approve()
     assert event.status == "Scheduled", "the other group on the host has not approved"
     second.approve(next(event for event in forewarn.events if event.vms == ("web-1",)))
@@ -148,7 +149,7 @@ def test_a_group_can_grow(forewarn: Service) -> None:
     assert len(forewarn.vms) == 3
 
 
-def test_what_was_deleted_does_not_come_back_with_the_next_vm(forewarn: Service) -> None:
+def test_a_deleted_vm_does_not_return_with_the_next_vm(forewarn: Service) -> None:
     group = forewarn.group("pool", vms=2, kind="scale-set", terminate_notice="5m")
     group[0].delete()
     forewarn.advance(minutes=10)
@@ -163,7 +164,7 @@ BAD: dict[str, tuple[Callable[[Service], Any], type[Exception], str]] = {
     "a VM made twice": (lambda f: f.vm("web-0", size="a"), errors.BadFleet, "'web-0' is already in the fleet"),
     "a group that is not there": (lambda f: f.group("wep"), errors.NotFound, "Unknown group 'wep'"),
     "an endpoint of nobody": (lambda f: f.endpoint_of("web-1"), errors.UnknownVM, "Did you mean 'web-0'"),
-    "a cause that is none": (lambda f: f.ask("reboot", "web-0"), errors.UnknownCause, "Causes"),
+    "a cause that is none": (lambda f: f.request_operation("reboot", "web-0"), errors.UnknownCause, "Causes"),
     "a length that is none": (lambda f: f.advance("soon"), errors.BadDuration, "soon"),
     "a step back": (lambda f: f.advance(minutes=-2, seconds=30), errors.BadOption, "only moves forward"),
     "a deletion without notice": (lambda f: f.vm("web-0").delete(), errors.NoticeNotPossible, "no terminate notice"),
@@ -173,7 +174,7 @@ BAD: dict[str, tuple[Callable[[Service], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_is_wrong_is_said(forewarn: Service, what: str) -> None:
+def test_a_mistake_is_an_error_that_says_what_to_do(forewarn: Service, what: str) -> None:
     do, kind, words = BAD[what]
     forewarn.vm("web-0")
     with pytest.raises(kind, match=words):
@@ -182,14 +183,14 @@ def test_what_is_wrong_is_said(forewarn: Service, what: str) -> None:
     assert forewarn.has_vm("web-0")
 
 
-def test_a_setting_that_is_none_is_refused_before_anything_starts() -> None:
+def test_an_unknown_setting_is_rejected_before_anything_starts() -> None:
     with pytest.raises(errors.UnknownSetting, match="Did you mean 'speed'"):
         Service(speedy=3)
     with pytest.raises(errors.BadSetting, match="rate_limit"):
         Service(rate_limit="many")
 
 
-def test_a_service_that_does_not_run_says_so(tmp_path: Path) -> None:
+def test_a_stopped_service_raises_not_running(tmp_path: Path) -> None:
     service = Service()
     with pytest.raises(errors.Unavailable, match="is not running"):
         service.vm("web-0")
@@ -215,7 +216,7 @@ listen = "127.0.0.1:8171-8172"
 
 
 @pytest.mark.forewarn(fleet=FLEET, rate_limit=2)
-def test_a_fleet_and_settings_can_be_given(forewarn: Service) -> None:
+def test_a_marker_sets_the_fleet_and_settings(forewarn: Service) -> None:
     first, second = forewarn.group("web")
     assert first.poll().events == ()
     first.restart()
@@ -225,7 +226,7 @@ def test_a_fleet_and_settings_can_be_given(forewarn: Service) -> None:
         first.poll()
 
 
-def test_services_in_one_process_do_not_meet() -> None:
+def test_services_in_one_process_are_independent() -> None:
     def one(number: int) -> list[str]:
         with Service() as forewarn:
             vms = [forewarn.vm("web-0"), forewarn.vm(f"other-{number}")]
@@ -240,7 +241,7 @@ def test_services_in_one_process_do_not_meet() -> None:
         assert list(pool.map(one, range(8))) == [["web-0", f"other-{number}"] for number in range(8)]
 
 
-def test_nothing_is_left_behind() -> None:
+def test_a_stopped_service_leaves_nothing_behind() -> None:
     before = threading.active_count()
     with Service() as forewarn:
         token_file = forewarn.environment["FOREWARN_TOKEN_FILE"]
@@ -252,7 +253,7 @@ def test_nothing_is_left_behind() -> None:
         urllib.request.urlopen(endpoint, timeout=5)  # noqa: S310 - it is ours
 
 
-def test_a_start_that_fails_leaves_nothing_behind_either() -> None:
+def test_a_failed_start_leaves_nothing_behind() -> None:
     before = threading.active_count()
     with Service() as forewarn:
         taken = forewarn.control_url.removeprefix("http://")
@@ -264,7 +265,7 @@ def test_a_start_that_fails_leaves_nothing_behind_either() -> None:
     assert threading.active_count() == before
 
 
-def test_the_environment_is_all_that_a_program_needs(forewarn: Service) -> None:
+def test_the_environment_makes_a_program_act_as_the_vm(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.restart()
     program = """
@@ -283,7 +284,7 @@ print([event["EventType"] for event in events if os.environ["FOREWARN_VM_NAME"] 
     assert done.stdout == "['Reboot']\n"
 
 
-def test_the_command_line_finds_it(forewarn: Service) -> None:
+def test_the_command_line_finds_the_service(forewarn: Service) -> None:
     forewarn.vm("web-0")
     done = forewarn.cli("vm", "restart", "web-0", "--json")
     assert done.returncode == 0, done.stderr
@@ -291,7 +292,7 @@ def test_the_command_line_finds_it(forewarn: Service) -> None:
     assert json.loads(done.stdout)["operations"][0]["events"][0]["id"].upper() == event.id
 
 
-async def test_asynchronous_tests_await_what_waits() -> None:
+async def test_asynchronous_tests_await_the_methods_that_wait() -> None:
     async with AsyncService() as forewarn:
         vm = forewarn.vm("web-0")
 
@@ -320,7 +321,7 @@ async def test_there_is_a_fixture_for_asynchronous_tests(forewarn_async: AsyncSe
     assert event.status == "Started"
 
 
-def test_an_event_that_cannot_start_is_no_silent_success(forewarn: Service) -> None:
+def test_advance_to_start_of_a_cancelled_event_is_an_error(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     event = vm.restart()
     event.cancel()
@@ -328,7 +329,7 @@ def test_an_event_that_cannot_start_is_no_silent_success(forewarn: Service) -> N
         forewarn.advance_to_start(event)
 
 
-def test_a_service_in_a_process_can_be_killed_and_goes_on(tmp_path: Path) -> None:
+def test_a_service_process_continues_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text('[[vm]]\nname = "web-0"\naddress = "127.0.0.1"\n')
     arguments = ("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with ServiceProcess(tmp_path).start(*arguments) as service:
@@ -354,18 +355,18 @@ def test_a_service_in_a_process_can_be_killed_and_goes_on(tmp_path: Path) -> Non
         ServiceProcess(tmp_path).start("--clock", "sundial")
 
 
-def test_virtual_time_begins_today_and_is_aware(forewarn: Service) -> None:
+def test_virtual_time_starts_now_and_has_a_time_zone(forewarn: Service) -> None:
     assert abs(forewarn.now - datetime.now(UTC)) < timedelta(hours=1)
 
 
-def test_the_endpoint_can_be_made_to_fail(forewarn: Service) -> None:
+def test_faults_make_the_endpoint_fail(forewarn: Service) -> None:
     vm, other = forewarn.vm("web-0"), forewarn.vm("db-0")
     vm.fault("500", count=2)
     for _ in range(2):
-        with pytest.raises(AssertionError, match="web-0 was answered 500"):
+        with pytest.raises(AssertionError, match="web-0: expected status 200, got 500"):
             vm.poll()
     vm.poll()
-    forewarn.fault("410", seconds=60)
+    forewarn.fault("410", duration=60)
     with pytest.raises(AssertionError, match="410"):
         other.poll()
     forewarn.advance(minutes=1)
@@ -379,7 +380,7 @@ def test_the_endpoint_can_be_made_to_fail(forewarn: Service) -> None:
         vm.fault("stal")
 
 
-def test_a_document_that_was_spoilt_is_none_that_was_seen(forewarn: Service) -> None:
+def test_a_corrupted_document_does_not_count_as_seen(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.restart()
     vm.fault("empty")
@@ -389,11 +390,11 @@ def test_a_document_that_was_spoilt_is_none_that_was_seen(forewarn: Service) -> 
 
 
 @pytest.mark.parametrize("name", library.names())
-def test_every_scenario_can_be_played_from_nothing(forewarn: Service, name: str) -> None:
+def test_every_scenario_runs_in_an_empty_fleet(forewarn: Service, name: str) -> None:
     vms = {"scale-in": "pool_0"}  # of its three VMs, one
     if name in vms:
         forewarn.group("pool", vms=3, kind="scale-set", terminate_notice="5m")
-    run = forewarn.play(name, vms.get(name, ()))
+    run = forewarn.run_scenario(name, vms.get(name, ()))
     assert run.status == "passed"
     assert all(step.status == "passed" for step in run.steps)
 
@@ -410,18 +411,18 @@ expect = { type = "Freeze" }
 """
 
 
-def test_a_scenario_that_goes_otherwise_fails_the_test_and_says_where(forewarn: Service, tmp_path: Path) -> None:
+def test_a_failed_scenario_raises_an_error_that_names_the_step(forewarn: Service, tmp_path: Path) -> None:
     forewarn.vm("web-0")
     (tmp_path / "mine.toml").write_text(MINE)
     with pytest.raises(ScenarioFailed, match=r"(?s)failed:.*failed  restart: .*Freeze"):
-        forewarn.play(tmp_path / "mine.toml", "web-0")
+        forewarn.run_scenario(tmp_path / "mine.toml", "web-0")
     with pytest.raises(errors.NotFound, match="Did you mean 'user-reboot'"):
-        forewarn.play("user-rebot")
+        forewarn.run_scenario("user-rebot")
     with pytest.raises(errors.UnreadableFile):
-        forewarn.play(tmp_path / "yours.toml")
+        forewarn.run_scenario(tmp_path / "yours.toml")
 
 
-async def test_a_scenario_can_wait_for_the_application_and_be_awaited(forewarn_async: AsyncService) -> None:
+async def test_a_scenario_can_be_awaited_and_wait_for_the_application(forewarn_async: AsyncService) -> None:
     vm = forewarn_async.vm("web-0")
 
     async def application() -> None:
@@ -429,7 +430,7 @@ async def test_a_scenario_can_wait_for_the_application_and_be_awaited(forewarn_a
             await asyncio.to_thread(vm.poll)
 
     task = asyncio.create_task(application())
-    run = await forewarn_async.play("live-migration", vm, seen_by=vm)
+    run = await forewarn_async.run_scenario("live-migration", vm, seen_by=vm)
     task.cancel()
     await asyncio.wait([task])
     assert run.vms == ("web-0",)

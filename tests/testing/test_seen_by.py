@@ -1,4 +1,4 @@
-"""A clock that waits for the application: an application that polls by itself misses no step."""
+"""seen_by: the clock waits for the application, so that it misses no step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn import errors
-from forewarn.testing import Answer, Service, ServiceProcess
+from forewarn.testing import HTTPResponse, Service, ServiceProcess
 from forewarn.testing.client import DOCUMENT, address_in
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ WAYS = ("plain", "with tags", "long poll")
 
 
 class Application:
-    """Polls in a thread of its own, as fast as it can, and notes each document that differs from the last."""
+    """Polls in its own thread, and records each document that differs from the previous one."""
 
     def __init__(self, url: str, way: str, *, approves: bool = False) -> None:
         self._connection = http.client.HTTPConnection(*address_in(url), timeout=90)
@@ -74,7 +74,7 @@ class Application:
     def _send(
         self, method: str, body: bytes | None, headers: dict[str, str] | None = None
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """On one connection that stays open, so that what the protocol answers by itself is met, too."""
+        """It uses one open connection, so that the fast path of the protocol is tested too."""
         self._connection.request(method, DOCUMENT, body, {"Metadata": "true", **(headers or {})})
         answer = self._connection.getresponse()
         return answer, answer.read()
@@ -107,7 +107,7 @@ LIFE = [(0, []), (1, [("Reboot", "Scheduled")]), (2, [("Reboot", "Started")]), (
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("approves", [False, True], ids=["leaves it", "approves"])
-def test_no_step_is_missed(forewarn: Service, way: str, approves: bool) -> None:
+def test_an_application_misses_no_step(forewarn: Service, way: str, approves: bool) -> None:
     vm = forewarn.vm("web-0")
     application = Application(vm.endpoint, way, approves=approves)
     with running(application):
@@ -120,7 +120,7 @@ def test_no_step_is_missed(forewarn: Service, way: str, approves: bool) -> None:
         assert event.ended_at == event.started_at + timedelta(minutes=10)
 
 
-def test_several_vms_are_waited_for_and_others_are_not(forewarn: Service) -> None:
+def test_the_clock_waits_only_for_the_named_vms(forewarn: Service) -> None:
     group, other = forewarn.group("web", vms=3), forewarn.vm("db-0")
     applications = [Application(vm.endpoint, way) for vm, way in zip(group, WAYS, strict=True)]
     with running(*applications):
@@ -131,7 +131,7 @@ def test_several_vms_are_waited_for_and_others_are_not(forewarn: Service) -> Non
             assert application.steps()[-3:] == LIFE[-3:]
 
 
-def test_days_are_no_silence_for_who_is_waited_for(forewarn: Service) -> None:
+def test_a_vm_in_seen_by_does_not_become_inactive(forewarn: Service) -> None:
     with Service(inactivity_timeout="24h") as strict:
         vm, silent = strict.vm("web-0"), strict.vm("db-0")
         application = Application(vm.endpoint, "with tags")
@@ -144,11 +144,11 @@ def test_days_are_no_silence_for_who_is_waited_for(forewarn: Service) -> None:
                 (2, [("Redeploy", "Started")]),
                 (3, []),
             ]
-            assert strict.answer("/v1/vms/web-0")["events_enabled"]
-            assert not strict.answer(f"/v1/vms/{silent.name}")["events_enabled"]
+            assert strict.get_json("/v1/vms/web-0")["events_enabled"]
+            assert not strict.get_json(f"/v1/vms/{silent.name}")["events_enabled"]
 
 
-def test_a_vm_that_is_deleted_is_not_waited_for(forewarn: Service) -> None:
+def test_the_clock_does_not_wait_for_a_deleted_vm(forewarn: Service) -> None:
     group = forewarn.group("pool", vms=2, kind="scale-set", terminate_notice="5m")
     application = Application(group[1].endpoint, "plain")
     with running(application):
@@ -159,19 +159,19 @@ def test_a_vm_that_is_deleted_is_not_waited_for(forewarn: Service) -> None:
         assert [events for _, events in application.steps() if events] == list(told)
 
 
-def test_who_does_not_ask_is_named_and_the_clock_stands_still(forewarn: Service) -> None:
+def test_a_vm_that_does_not_poll_is_named_and_stops_the_clock(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     event, before = vm.restart(), forewarn.now
     with pytest.raises(errors.DocumentNotSeen, match=r"web-0 has not seen its document within 0.05 s.*it did not poll"):
-        forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
+        forewarn.advance(minutes=15, seen_by=vm, timeout=0.05)
     assert forewarn.now == before
     assert event.status == "Scheduled"
     forewarn.advance(minutes=15)
     assert event.status == "Started", "the clock goes on when it is let"
 
 
-def test_another_program_in_the_place_of_the_first_is_waited_for_anew(forewarn: Service) -> None:
-    """Neither what the first was given nor what the test has looked at itself is what the second has seen."""
+def test_the_clock_waits_for_a_restarted_application(forewarn: Service) -> None:
+    """Documents that the first program or the test received do not count for the second program."""
     vm = forewarn.vm("web-0")
     first = Application(vm.endpoint, "with tags")
     with running(first):
@@ -180,7 +180,7 @@ def test_another_program_in_the_place_of_the_first_is_waited_for_anew(forewarn: 
     vm.poll()
     vm.poll()
     with pytest.raises(errors.DocumentNotSeen, match="it did not poll"):
-        forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
+        forewarn.advance(minutes=15, seen_by=vm, timeout=0.05)
     second = Application(vm.endpoint, "plain", approves=True)
     with running(second):
         forewarn.advance(minutes=15, seen_by=vm)
@@ -188,29 +188,29 @@ def test_another_program_in_the_place_of_the_first_is_waited_for_anew(forewarn: 
     assert event.was_approved_by(vm)
 
 
-def test_a_tag_that_was_named_once_is_no_sign_of_life(forewarn: Service) -> None:
-    """Only a poll that is held now says that its program is there."""
+def test_an_old_entity_tag_does_not_count_as_seen(forewarn: Service) -> None:
+    """Only an open long poll shows that the program runs."""
     vm = forewarn.vm("web-0")
     tag = forewarn.request(address=address_in(vm.endpoint)).headers["etag"]
     named = {"Metadata": "true", "If-None-Match": tag}
     assert forewarn.request(headers=named, address=address_in(vm.endpoint)).status == 304
     with pytest.raises(errors.DocumentNotSeen, match="it did not poll"):
-        forewarn.advance(minutes=1, seen_by=vm, limit=0.05)
+        forewarn.advance(minutes=1, seen_by=vm, timeout=0.05)
 
 
-def test_who_asks_and_is_never_given_it_is_told_apart(forewarn: Service) -> None:
+def test_the_error_distinguishes_a_vm_that_polls_but_receives_no_new_document(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.restart()
-    vm.fault("unchanged", seconds=3600)
+    vm.fault("unchanged", duration=3600)
     application = Application(vm.endpoint, "with tags")
     with (
         running(application),
         pytest.raises(errors.DocumentNotSeen, match=r"last response was 304\..*Limit it by count"),
     ):
-        forewarn.advance(minutes=40, seen_by=vm, limit=2)
+        forewarn.advance(minutes=40, seen_by=vm, timeout=2)
 
 
-def test_what_was_spoilt_on_the_way_does_not_count(forewarn: Service) -> None:
+def test_a_corrupted_document_is_not_a_seen_step(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.restart()
     vm.fault("empty", count=3)
@@ -220,7 +220,7 @@ def test_what_was_spoilt_on_the_way_does_not_count(forewarn: Service) -> None:
         assert application.steps() == LIFE[1:]
 
 
-def test_plain_advance_waits_for_nobody(forewarn: Service) -> None:
+def test_advance_without_seen_by_does_not_wait(forewarn: Service) -> None:
     event = forewarn.vm("web-0").restart()
     forewarn.advance(days=1)
     assert event.status == "Completed"
@@ -230,8 +230,8 @@ FLEET = '[[vm]]\nname = "web-0"\naddress = "127.0.0.1"\n'
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_command_line_can_wait_too(tmp_path: Path, way: str) -> None:
-    """With a service as it is: polls are answered in the protocol, and only looked at while somebody waits."""
+def test_the_command_line_can_wait_for_vms(tmp_path: Path, way: str) -> None:
+    """A service without --allow-faults observes polls only while a clock waits."""
     (tmp_path / "fleet.toml").write_text(FLEET)
     service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with service:
@@ -245,7 +245,7 @@ def test_the_command_line_can_wait_too(tmp_path: Path, way: str) -> None:
         service.stop()
 
 
-def test_the_command_line_gives_up_with_a_reason(tmp_path: Path) -> None:
+def test_the_command_line_reports_a_timeout(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET)
     service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with service:
@@ -263,7 +263,7 @@ def test_the_command_line_gives_up_with_a_reason(tmp_path: Path) -> None:
             assert words in done.stderr
 
 
-def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
+def test_a_stop_of_the_service_ends_the_wait(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET)
     service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with service:
@@ -278,7 +278,7 @@ def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
         assert answer.split()[1] in (b"200", b"503")
 
 
-def test_who_hangs_up_leaves_the_clock_to_others(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_releases_the_clock(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET)
     service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with service:
@@ -292,8 +292,8 @@ def test_who_hangs_up_leaves_the_clock_to_others(tmp_path: Path) -> None:
         service.advance("15m")
 
 
-def first(service: ServiceProcess, status: int) -> Answer:
-    """Of so many attempts to move the clock by nothing, the first that is answered so."""
+def first(service: ServiceProcess, status: int) -> HTTPResponse:
+    """Move the clock by nothing until the response has this status, and return it."""
     for _ in range(5000):
         answer = service.control("POST", "/v1/clock/advance", {"by": "0s"})
         if answer.status == status:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forewarn.core.events import Event
     from forewarn.core.operations import Operation
 
-# Far from today, so that a stray look at the real clock shows.
+# Far from today, so that a wrong use of the real clock is noticed.
 START = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
@@ -51,14 +51,18 @@ def make_engine(folder: Path | None = None, *, limits: OperatorLimits | None = N
 
 @asynccontextmanager
 async def running_engine(
-    folder: Path | None = None, *, fleet: Fleet = FLEET, listening: bool = True, limits: OperatorLimits | None = None
+    folder: Path | None = None,
+    *,
+    fleet: Fleet = FLEET,
+    enable_groups: bool = True,
+    limits: OperatorLimits | None = None,
 ) -> AsyncIterator[Engine]:
-    """A started engine; unless told otherwise every group has asked once."""
+    """Run an engine. By default, events are enabled for every group."""
     engine, _ = make_engine(folder, limits=limits)
     await engine.start()
     try:
         await engine.apply_fleet(fleet, by="test")
-        if listening:
+        if enable_groups:
             for group in {vm.group for vm in fleet.vms.values()}:
                 await engine.enable(group, by="test")
         yield engine
@@ -66,8 +70,8 @@ async def running_engine(
         await engine.stop()
 
 
-async def ask(engine: Engine, cause: str, *vms: str, by: str = "user", **options: Any) -> Operation:
-    """The one operation that a request makes."""
+async def request_operation(engine: Engine, cause: str, *vms: str, by: str = "user", **options: Any) -> Operation:
+    """Request an operation, and return it."""
     (operation,) = await engine.execute(request, CauseRequest(cause, vms, **options), by)
     return operation
 

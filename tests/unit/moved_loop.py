@@ -1,4 +1,4 @@
-"""An event loop whose time a test moves: deadlines pass at once, and nothing sleeps."""
+"""An event loop whose time a test can move, so that deadlines pass without sleeping."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
-    """Its time is real time and what a test has added to it."""
+    """Its time is the real time plus the seconds that a test has added."""
 
     added_seconds = 0.0
 
@@ -15,7 +15,7 @@ class MovedLoop(asyncio.SelectorEventLoop):
 
 
 def move_on(seconds: float) -> None:
-    """What is due by then happens before the next bytes are read or written."""
+    """Move the time. Due timers run before the next bytes are read or written."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MovedLoop)
     loop.added_seconds += seconds

@@ -102,7 +102,7 @@ def test_a_link_is_replaced_unless_it_is_to_be_followed(tmp_path: Path) -> None:
     assert (link.is_symlink(), link.read_bytes(), precious.read_bytes()) == (False, b"replaced", b"followed")
 
 
-def test_what_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 

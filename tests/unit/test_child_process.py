@@ -51,14 +51,14 @@ def killed_parent(folder: Path, when: str) -> ChildProcess:
 
 
 def wait_for(child: ChildProcess) -> None:
-    """Until nobody holds the lock, however that comes about."""
+    """Wait until the lock is free."""
     import fcntl
 
     with child._lock.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def test_nothing_begins_when_the_parent_is_killed_before_it_says_so(tmp_path: Path) -> None:
+def test_the_program_does_not_start_if_the_parent_is_killed_before_go(tmp_path: Path) -> None:
     (tmp_path / "fifo").touch()
     child = killed_parent(tmp_path, "never")
     wait_for(child)
@@ -83,7 +83,7 @@ def test_a_later_process_finds_it_running_and_takes_over_its_result(tmp_path: Pa
     assert not child.is_held()
 
 
-def test_its_input_is_what_follows_go(child: ChildProcess) -> None:
+def test_its_input_is_the_text_after_go(child: ChildProcess) -> None:
     process = start(child, "cat")
     assert process.communicate(GO + b"one\ntwo\n")[0] == b"one\ntwo\n"
 
@@ -97,7 +97,7 @@ def test_a_new_run_has_not_the_exit_code_of_the_one_before(child: ChildProcess) 
     os.close(lock)
 
 
-def test_its_environment_is_what_it_was_given(child: ChildProcess) -> None:
+def test_it_gets_exactly_the_given_environment(child: ChildProcess) -> None:
     given = {"run": "1", "go": "2", "code": "3", "file": "4"}
     process = start(child, "echo $run $go $code $file", "R", env=given)
     assert process.communicate(GO)[0] == b"1 2 3 4\n"
@@ -119,7 +119,7 @@ def test_a_signal_to_the_group_is_recorded_only_by_a_shell_that_survives_it(
     assert child.exit_code("R") == (143 if survives else None)
 
 
-def test_what_it_leaves_running_keeps_the_lock_but_blocks_no_new_run(child: ChildProcess, tmp_path: Path) -> None:
+def test_a_child_that_it_leaves_keeps_the_lock_but_blocks_no_new_run(child: ChildProcess, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert start(child, f"(read x <{tmp_path}/fifo) >/dev/null 2>&1 & exit 0").communicate(GO)[0] == b""
     assert child.is_held()
@@ -131,7 +131,7 @@ def test_what_it_leaves_running_keeps_the_lock_but_blocks_no_new_run(child: Chil
 
 
 @pytest.mark.parametrize("text", ["", "1", "one 1", "no number\n", "\xff\n"])
-def test_an_exit_file_that_is_not_complete_says_nothing(child: ChildProcess, tmp_path: Path, text: str) -> None:
+def test_an_incomplete_exit_file_is_ignored(child: ChildProcess, tmp_path: Path, text: str) -> None:
     (tmp_path / "end").write_bytes(text.encode("latin-1"))
     assert child.exit_code() is None
     assert child.exit_code("one") is None

@@ -43,7 +43,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 class Application:
-    """Reads the whole body and answers with it. Some paths do something else."""
+    """Reads the whole body and sends it back. Some paths do something else."""
 
     def __init__(self) -> None:
         self.received = asyncio.Queue[bytes]()
@@ -98,7 +98,7 @@ class Client:
         self.writer.write(data)
 
     async def answer(self) -> tuple[int, bytes]:
-        """Status and body of the next answer."""
+        """Return status and body of the next response."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
         status = int(head.split(b" ")[1])
         if b"content-length: " in head:
@@ -182,7 +182,7 @@ async def test_empty_lines_are_no_request() -> None:
         assert await client.rest() == b""
 
 
-async def test_a_request_that_is_answered_for_long_is_not_idle() -> None:
+async def test_a_connection_with_a_slow_response_is_not_idle() -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % b"feed")
@@ -212,7 +212,7 @@ async def test_a_head_has_a_deadline_although_its_bytes_keep_coming(in_time: boo
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
-async def test_a_body_may_take_its_time_as_long_as_it_comes(chunked: bool) -> None:
+async def test_a_slow_body_is_accepted_while_bytes_arrive(chunked: bool) -> None:
     async with running() as service:
         client, received = await service.client(), service.application.received
         client.send((CHUNKED if chunked else POST) % b"")
@@ -254,7 +254,7 @@ async def test_a_body_that_is_only_dropped_may_not_take_its_time() -> None:
         assert await client.rest() == b""
 
 
-async def test_after_a_body_that_was_dropped_the_connection_goes_on() -> None:
+async def test_the_connection_continues_after_a_dropped_body() -> None:
     async with running() as service:
         client = await service.client()
         assert await client.ask(POST % b"refused" + b"#" * 4) == (200, b"")
@@ -263,7 +263,7 @@ async def test_after_a_body_that_was_dropped_the_connection_goes_on() -> None:
 
 
 @pytest.mark.parametrize("path", [b"large", b"last"], ids=["open", "closing"])
-async def test_a_client_that_does_not_read_its_answer_is_closed(path: bytes) -> None:
+async def test_a_client_that_does_not_read_its_response_is_closed(path: bytes) -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % path)
@@ -273,7 +273,7 @@ async def test_a_client_that_does_not_read_its_answer_is_closed(path: bytes) -> 
         assert len(await client.rest()) < LARGE
 
 
-async def test_a_client_that_reads_gets_all_of_its_answer() -> None:
+async def test_a_client_that_reads_gets_the_whole_response() -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % b"last")
@@ -294,7 +294,7 @@ async def test_a_body_that_is_larger_than_any_may_be_ends_the_connection(framed:
         assert await client.rest() == b""
 
 
-async def test_requests_behind_one_that_is_not_answered_are_not_read() -> None:
+async def test_pipelined_requests_wait_for_the_response_before_them() -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % b"feed" + GET % b"" + GET % b"" * 500_000)
@@ -345,7 +345,7 @@ async def accepted(service: Service) -> bool:
     ],
     ids=["not HTTP", "no request line", "no URL", "large head", "broken chunks", "large framing"],
 )
-async def test_a_rejection_comes_after_the_answers_before_it(wrong: bytes, status: int, says: str) -> None:
+async def test_a_rejection_follows_the_earlier_responses(wrong: bytes, status: int, says: str) -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % b"" + POST % b"" + b"#########" + wrong + GET % b"behind")
@@ -368,7 +368,7 @@ async def test_an_application_does_not_get_half_a_body_for_a_whole_one() -> None
         assert service.application.received.empty()
 
 
-async def test_a_request_that_was_answered_gets_no_second_answer() -> None:
+async def test_a_request_gets_only_one_response() -> None:
     async with running() as service:
         client = await service.client()
         assert await client.ask(CHUNKED % b"refused") == (200, b"")
@@ -376,7 +376,7 @@ async def test_a_request_that_was_answered_gets_no_second_answer() -> None:
         assert await client.rest() == b""
 
 
-async def test_an_application_that_fails_does_not_hold_up_the_connection() -> None:
+async def test_a_failing_application_does_not_block_the_connection() -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % b"fails" + GET % b"")
@@ -408,7 +408,7 @@ async def test_a_stop_does_not_wait_for_idle_clients() -> None:
         assert [await one.rest() for one in (client, half, dropped)] == [b"", b"", b""]
 
 
-async def test_a_stop_takes_no_client_whose_tls_handshake_ends_late(tmp_path: Path) -> None:
+async def test_a_stop_rejects_a_client_whose_tls_handshake_ends_late(tmp_path: Path) -> None:
     authority, pem, trusting = trustme.CA(), tmp_path / "both.pem", ssl.create_default_context()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
     authority.configure_trust(trusting)
@@ -425,7 +425,7 @@ async def test_a_stop_takes_no_client_whose_tls_handshake_ends_late(tmp_path: Pa
         await stop
 
 
-async def test_a_stop_waits_for_what_the_application_works_on() -> None:
+async def test_a_stop_waits_for_running_requests() -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % b"feed" + b"GET /half")
@@ -439,7 +439,7 @@ async def test_a_stop_waits_for_what_the_application_works_on() -> None:
         await stop
 
 
-async def test_a_stop_cancels_what_takes_too_long(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stop_cancels_requests_that_take_too_long(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as service:
         client = await service.client()
         client.send(GET % b"feed")
@@ -454,7 +454,7 @@ async def test_a_stop_cancels_what_takes_too_long(caplog: pytest.LogCaptureFixtu
         assert (record.__dict__["event_name"], record.__dict__["fields"]) == ("requests_cancelled", {"count": 1})
 
 
-async def test_a_stop_waits_for_a_body_as_long_as_it_comes() -> None:
+async def test_a_stop_waits_for_a_body_while_bytes_arrive() -> None:
     async with running() as service:
         client, received = await service.client(), service.application.received
         client.send(POST % b"" + b"#")
@@ -473,7 +473,7 @@ async def test_a_stop_waits_for_a_body_as_long_as_it_comes() -> None:
         await stop
 
 
-async def test_a_stop_waits_for_an_answer_as_long_as_it_is_read() -> None:
+async def test_a_stop_waits_for_a_response_while_the_client_reads() -> None:
     async with running() as service:
         reading, silent = await service.client(), await service.client()
         for client in (reading, silent):
@@ -495,7 +495,7 @@ async def test_a_stop_waits_for_an_answer_as_long_as_it_is_read() -> None:
 
 
 async def answer_another(service: Service) -> None:
-    """Answer another client so often that the service could have read all of a first one's."""
+    """Send requests of another client until the service could have read all bytes of the first."""
     client = await service.client()
     for _ in range(300):
         assert await client.ask(GET % b"other") == (200, b"")

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import FLEET, START, approve, ask, make_engine
+from engines import FLEET, START, approve, make_engine, request_operation
 
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.limits import OperatorLimits
@@ -42,7 +42,7 @@ from forewarn.errors import (
 )
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite_file import DATABASE_NAME
-from receiver import Receiver, Reply
+from webhook_receiver import Receiver, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from forewarn.core.state import HistoryEntry
     from forewarn.core.webhooks import DeliveryUpdate
     from forewarn.engine.engine import Engine
-    from receiver import Got
+    from webhook_receiver import ReceivedRequest
 
 SECRET = "not really a secret"  # noqa: S105
 LOCAL = OperatorLimits(makes_hosts=True, webhook_private_networks=parse_allowed_networks("127.0.0.1"))
@@ -98,8 +98,8 @@ async def history(engine: Engine, after: int = 0) -> dict[str, str]:
     return {str(entry.sequence): entry.group for entry in entries}
 
 
-async def until_taken(receiver: Receiver, ids: set[str]) -> None:
-    await asyncio.to_thread(receiver.until_taken, ids)
+async def wait_until_accepted(receiver: Receiver, ids: set[str]) -> None:
+    await asyncio.to_thread(receiver.wait_until_accepted, ids)
 
 
 async def until(engine: Engine, is_so: Callable[[], bool]) -> None:
@@ -131,18 +131,18 @@ def undelivered(engine: Engine) -> dict[int, Undelivered]:
     return engine.draft().undelivered("hook")
 
 
-def check_order(got: list[Got], expected: dict[str, str]) -> None:
+def check_order(got: list[ReceivedRequest], expected: dict[str, str]) -> None:
     """Each once, and in order."""
     assert [one.id for one in got] == sorted(expected, key=int)
 
 
-async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Receiver) -> None:
+async def test_all_rows_after_the_add_arrive_once_and_signed(receiver: Receiver) -> None:
     async with running() as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         assert (added.created_by, added.created_at, added.cursor) == ("ops", START, engine.draft().sequence)
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
-        operation = await ask(engine, "restart", "web-0")
+        operation = await request_operation(engine, "restart", "web-0")
         await approve(engine, *operation.events, by="web-0", group="web")
         await engine.advance(timedelta(hours=1))
         await until_settled(engine)
@@ -160,14 +160,14 @@ async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Rec
             assert got.headers["forewarn-signature"] == f"v1={wanted}"
 
 
-async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
+async def test_only_rows_that_match_the_filter_arrive(receiver: Receiver) -> None:
     async with running() as (engine, _):
         wishes = hook(receiver.url(), groups=("web",), kinds=("enabled", "scheduled"))
         await engine.execute(add_webhook, wishes, "ops")
         for group in ("db-0", "web"):
             await engine.enable(group, by="test")
-        await ask(engine, "restart", "db-0")
-        await ask(engine, "restart", "web-1")
+        await request_operation(engine, "restart", "db-0")
+        await request_operation(engine, "restart", "web-1")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == 2)
     assert [(got.event["type"], got.group) for got in receiver.got] == [
         ("forewarn.enabled", "web"),
@@ -175,15 +175,15 @@ async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
     ]
 
 
-async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Receiver) -> None:
-    receiver.answer = lambda got: Reply(500 if got.group == "web" else 200)
+async def test_a_failing_row_blocks_the_rows_after_it(receiver: Receiver) -> None:
+    receiver.respond = lambda got: Reply(500 if got.group == "web" else 200)
     async with running() as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for group in ("db-0", "web"):
             await engine.enable(group, by="test")
         for _ in range(5):
-            await ask(engine, "restart", "web-0")
-            await ask(engine, "restart", "db-0")
+            await request_operation(engine, "restart", "web-0")
+            await request_operation(engine, "restart", "db-0")
         expected = await history(engine, added.cursor)
         first = min((number for number, group in expected.items() if group == "web"), key=int)
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
@@ -197,7 +197,7 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
         assert dispatcher.stats(webhook).pending == len(expected) - 1
         attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
         assert attempts == list(range(1, len(attempts) + 1))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await until_settled(engine)
         assert dispatcher.stats(webhook) == DeliveryStats()
     check_order(receiver.taken, expected)
@@ -205,7 +205,7 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
 
 @pytest.mark.parametrize("trouble", ["fails", "hangs", "resets", "redirects", "is away"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
-async def test_trouble_a_restart_and_the_receiver_comes_back(
+async def test_delivery_resumes_after_failures_and_a_restart(
     receiver: Receiver, tmp_path: Path, trouble: str, clean: bool
 ) -> None:
     replies = {
@@ -222,22 +222,22 @@ async def test_trouble_a_restart_and_the_receiver_comes_back(
         if trouble == "is away":
             receiver.close()
         else:
-            receiver.answer = lambda _: replies[trouble]
+            receiver.respond = lambda _: replies[trouble]
         if trouble == "hangs":
             dispatcher._outbound._timeout_seconds = 0.2
         for _ in range(3):
-            await ask(engine, "restart", "web-0")
-            await ask(engine, "redeploy", "db-0")
+            await request_operation(engine, "restart", "web-0")
+            await request_operation(engine, "redeploy", "db-0")
         await until(engine, lambda: any(row.attempts > 1 for row in undelivered(engine).values()))
     assert len(receiver.taken) == before
     if trouble == "hangs":  # else it would hang on for a while
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
     async with running(tmp_path, clean=clean) as (engine, _):
-        await ask(engine, "restart", "web-1")
+        await request_operation(engine, "restart", "web-1")
         expected = await history(engine, added.cursor)
         if trouble == "is away":
             receiver.open()
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await until_settled(engine)
     check_order(receiver.taken, expected)
     async with running(tmp_path) as (engine, _):
@@ -257,7 +257,7 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
         dispatcher._senders["hook"]._write = write_late  # type: ignore[method-assign]
         await engine.enable("web", by="test")
         expected = await history(engine, added.cursor)
-        await until_taken(receiver, set(expected))
+        await wait_until_accepted(receiver, set(expected))
     async with running(tmp_path) as (engine, _):
         await until_settled(engine)
     assert [got.id for got in receiver.taken] == [*expected, *expected]
@@ -265,10 +265,10 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
 
 
 @pytest.mark.parametrize(("status", "most"), [(200, MAX_UNCONFIRMED), (400, 1)], ids=["delivered", "given up"])
-async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
+async def test_only_a_few_rows_are_sent_before_their_results_are_on_disk(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, status: int, most: int
 ) -> None:
-    receiver.answer = lambda _: Reply(status)
+    receiver.respond = lambda _: Reply(status)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         order, may_write = engine.execute, asyncio.Event()
@@ -280,7 +280,7 @@ async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
 
         monkeypatch.setattr(engine, "execute", order_late)
         for _ in range(5):
-            await ask(engine, "restart", "web-0")
+            await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
         assert len(expected) > MAX_UNCONFIRMED + 1
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) >= most)
@@ -291,7 +291,7 @@ async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == len(expected) + 1)
 
 
-async def test_a_clean_stop_writes_how_far_a_webhook_has_come_that_wants_nothing(tmp_path: Path) -> None:
+async def test_a_clean_stop_stores_the_position_of_a_webhook_without_matching_rows(tmp_path: Path) -> None:
     async with running(tmp_path) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook("http://example.com/", kinds=("host-failed",)), "ops")
         await engine.enable("web", by="test")
@@ -302,14 +302,14 @@ async def test_a_clean_stop_writes_how_far_a_webhook_has_come_that_wants_nothing
         assert engine.draft().webhook("hook") == added._replace(cursor=engine.records.newest)
 
 
-async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiver, tmp_path: Path) -> None:
+async def test_a_clean_stop_waits_for_a_response_that_arrives_soon(receiver: Receiver, tmp_path: Path) -> None:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def answer_while_stopping(_: Got) -> Reply:
+    def answer_while_stopping(_: ReceivedRequest) -> Reply:
         asyncio.run_coroutine_threadsafe(stopping.wait(), loop).result()
         return Reply()
 
-    receiver.answer = answer_while_stopping
+    receiver.respond = answer_while_stopping
     async with running(tmp_path) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
@@ -324,16 +324,16 @@ async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiv
     check_order(receiver.got, expected)
 
 
-async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_for_again(receiver: Receiver) -> None:
+async def test_a_failed_row_is_kept_until_a_retry_and_later_rows_continue(receiver: Receiver) -> None:
     refused: set[str] = set()
-    receiver.answer = lambda got: Reply(400 if got.id in refused else 200)
+    receiver.respond = lambda got: Reply(400 if got.id in refused else 200)
     async with running(pace=WebhookRetryPolicy(0.01, 3)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         refused.add(str(added.cursor + 1))
         await engine.enable("web", by="test")
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
-        await until_taken(receiver, expected.keys() - refused)
+        await wait_until_accepted(receiver, expected.keys() - refused)
         first = added.cursor + 1
         await until(engine, lambda: undelivered(engine)[first].failed)
         row = undelivered(engine)[first]
@@ -351,26 +351,26 @@ async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_f
 
 
 async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await dispatcher.retry("hook")
         await until_settled(engine)
         assert [got.id for got in receiver.got] == [str(added.cursor + 1)] * 2
 
 
-async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
+async def test_a_row_delivered_during_a_retry_request_is_not_sent_again(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         decided, order = asyncio.Event(), engine.execute
 
         async def order_and_dawdle(what: Any, *arguments: Any) -> Any:
@@ -385,35 +385,35 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
             await decided.wait()
         await dispatcher.retry("hook")
         await slow
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         await until_settled(engine)
         expected = await history(engine, added.cursor)
     check_order(receiver.taken, expected)
 
 
-async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(400)
+async def test_a_retry_happens_even_if_its_client_disconnects(receiver: Receiver) -> None:
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await engine.execute(retry, "hook")
         await until_settled(engine)
     assert [got.group for got in receiver.taken] == ["web"]
 
 
-async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_more(
+async def test_a_row_that_fails_and_is_retried_in_one_commit_is_sent_once_more(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         order, retries = engine.execute, list[asyncio.Task[Any]]()
 
         async def order_and_retry(what: Any, *arguments: Any) -> Any:
             if what is record_deliveries and not retries:
-                receiver.answer = lambda _: Reply()
+                receiver.respond = lambda _: Reply()
                 outcome = asyncio.create_task(order(what, *arguments))
                 retries.append(asyncio.create_task(order(retry, "hook")))
                 return await outcome
@@ -427,31 +427,31 @@ async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_
 
 
 async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_nothing_old(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         _, _, added = await asyncio.gather(
             dispatcher.retry("hook"),
             engine.execute(remove_webhook, "hook", "ops"),
             engine.execute(add_webhook, hook(receiver.url("/new")), "ops"),
         )
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
         await until_settled(engine)
     check_order(receiver.taken, expected)
     assert {got.path for got in receiver.taken} == {"/new"}
 
 
-async def test_what_happens_next_waits_behind_a_row_that_is_retried(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(500)
+async def test_new_rows_wait_for_a_row_that_is_retried(receiver: Receiver) -> None:
+    receiver.respond = lambda _: Reply(500)
     async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await engine.enable("db-0", by="test")
         await dispatcher.retry("hook")
         await until_settled(engine)
@@ -459,7 +459,7 @@ async def test_what_happens_next_waits_behind_a_row_that_is_retried(receiver: Re
 
 
 async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
-    receiver.answer = lambda got: Reply(500 if got.path == "/hook" else 200)
+    receiver.respond = lambda got: Reply(500 if got.path == "/hook" else 200)
     async with running(tmp_path) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url("/other"), "other", kinds=("webhook-removed",)), "ops")
         await engine.execute(add_webhook, hook(receiver.url("/hook")), "ops")
@@ -472,7 +472,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
         with pytest.raises(UnknownResource):
             await engine.execute(remove_webhook, "hook", "ops")
         await engine.enable("db-0", by="test")
-        await until_taken(receiver, {str(last.sequence)})
+        await wait_until_accepted(receiver, {str(last.sequence)})
     assert [got.event["data"]["kind"] for got in receiver.taken] == ["webhook-removed"]
     assert {got.event["data"]["kind"] for got in receiver.got if got.path == "/hook"} == {"enabled"}
     with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
@@ -481,7 +481,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
     database.close()
 
 
-async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_either(receiver: Receiver) -> None:
+async def test_a_removed_webhook_without_stored_state_gets_nothing(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         sender = dispatcher._senders["hook"]
@@ -494,8 +494,8 @@ async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_ei
     assert [(got.path, got.group) for got in receiver.got] == [("/new", "web")]
 
 
-async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Receiver) -> None:
-    """Also when nobody drops it."""
+async def test_a_channel_ends_when_its_webhook_is_removed(receiver: Receiver) -> None:
+    """It ends even if the dispatcher does not stop it."""
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         sender = dispatcher._senders.pop("hook")  # it is not found when the removal is followed
@@ -506,7 +506,7 @@ async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Recei
 
 
 async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     async with running() as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
@@ -515,14 +515,14 @@ async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Re
             engine.execute(remove_webhook, "hook", "ops"),
             engine.execute(add_webhook, hook(receiver.url("/new")), "ops"),
         )
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await engine.enable("db-0", by="test")
         await until_settled(engine)
     assert [(got.path, got.group) for got in receiver.taken] == [("/new", "db-0")]
     assert added.cursor == int(receiver.taken[0].id) - 1
 
 
-async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
+async def test_a_result_for_a_removed_webhook_changes_nothing() -> None:
     """The outcome of an attempt may arrive after the webhook has gone, and after another of its name has come."""
     async with running() as (engine, dispatcher):
         await dispatcher.stop()
@@ -539,12 +539,12 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
 
 
-async def test_what_is_given_up_is_kept_up_to_a_bound(
+async def test_the_number_of_failed_rows_is_limited(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("forewarn.core.webhooks.MAX_FAILED_ROWS", 10)
     monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
-    receiver.answer = lambda _: Reply(400)
+    receiver.respond = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         deliveries = engine.draft().webhook_deliveries
@@ -566,7 +566,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         assert deliveries.stats("hook")[1:] == (len(kept), "HTTP 400", lost)
         assert lost + len(kept) == 40
         assert caplog.text.count("the oldest are dropped") == 1
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await dispatcher.retry("hook")
         await until_settled(engine)
         assert [int(got.id) for got in receiver.taken] == kept
@@ -583,7 +583,7 @@ async def test_delivering_writes_no_history(receiver: Receiver) -> None:
         sequence = engine.draft().sequence
         await until(engine, lambda: {hook.cursor for hook in engine.draft().webhooks().values()} == {sequence})
         assert engine.draft().sequence == sequence
-    assert len(receiver.got) == 2 + 2 + 1, "the first is told that the second was added"
+    assert len(receiver.got) == 2 + 2 + 1, "the first webhook gets the row of the second"
 
 
 async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_path: Path) -> None:
@@ -602,10 +602,10 @@ async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_
 
 
 @pytest.mark.parametrize("attempts", [1, 80], ids=["given up", "waiting"])
-async def test_what_history_keeps_no_longer_is_not_delivered_either(
+async def test_rows_beyond_the_retention_are_not_delivered(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.respond = lambda _: Reply(500)
     week = OperatorLimits(
         makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
     )
@@ -621,7 +621,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         # Nothing waits for it any longer. That the group has been silent is refused as well.
         await dispatcher.retry("hook")
         await until(engine, lambda: engine.records.newest in undelivered(engine))
-        receiver.answer = lambda _: Reply()
+        receiver.respond = lambda _: Reply()
         await dispatcher.retry("hook")
         await engine.enable("web", by="test")
         await until_settled(engine)
@@ -641,18 +641,18 @@ def expired_rows(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [each["rows"] for each in fields if each["webhook"] == "hook"]
 
 
-async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
+async def test_rows_removed_before_delivery_count_as_dropped(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One row, so that it does not read more while it sends the first.
     monkeypatch.setattr("forewarn.delivery.webhooks.PAGE_ROWS", 1)
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def answer_late(_: Got) -> Reply:
+    def answer_late(_: ReceivedRequest) -> Reply:
         asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
         return Reply()
 
-    receiver.answer = answer_late
+    receiver.respond = answer_late
     week = OperatorLimits(
         makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
     )
@@ -674,7 +674,7 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
     assert [got.id for got in receiver.taken] == [str(added.cursor + 1), *expected]
 
 
-async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest_goes_on(
+async def test_a_row_that_cannot_be_sent_fails_and_later_rows_continue(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(pace=WebhookRetryPolicy(0.01, 2)) as (engine, _):
@@ -688,14 +688,14 @@ async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest
 
         monkeypatch.setattr("forewarn.delivery.webhooks.cloud_event", write_badly)
         await engine.enable("web", by="test")
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
-        await until_taken(receiver, expected.keys() - {str(bad)})
+        await wait_until_accepted(receiver, expected.keys() - {str(bad)})
         await until(engine, lambda: list(undelivered(engine)) == [bad])
         assert undelivered(engine)[bad][2:] == (2, 0, "ValueError: no row of history")
 
 
-async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
+async def test_the_result_of_an_attempt_is_stored_after_failed_writes(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forewarn.delivery.webhooks.RETRY_SECONDS", 0.0)
@@ -710,12 +710,12 @@ async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
 
         monkeypatch.setattr(engine, "execute", order_badly)
         await engine.enable("web", by="test")
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         await until_settled(engine)
         assert failures == []
 
 
-async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver) -> None:
+async def test_the_counts_of_a_webhook_that_is_added_again_start_at_zero(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
@@ -725,11 +725,11 @@ async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver)
         assert dispatcher.attempts == {}
 
 
-async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
+async def test_a_webhook_test_returns_its_result(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         assert (await dispatcher.send_test("hook")).delivered
-        receiver.answer = lambda _: Reply(418)
+        receiver.respond = lambda _: Reply(418)
         outcome = await dispatcher.send_test("hook")
         assert (outcome.delivered, outcome.status) == (False, 418)
         with pytest.raises(UnknownResource):
@@ -739,8 +739,8 @@ async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
     assert len({got.id for got in receiver.got}) == 2
 
 
-async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(hang=True)
+async def test_a_hanging_webhook_test_does_not_block_a_stop(receiver: Receiver) -> None:
+    receiver.respond = lambda _: Reply(hang=True)
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         trial = asyncio.create_task(dispatcher.send_test("hook"))
@@ -749,7 +749,7 @@ async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) ->
         await trial
 
 
-async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
+async def test_the_source_of_events_stays_the_same(tmp_path: Path) -> None:
     async with running(tmp_path) as (engine, _):
         first = engine.facts["installation"]
     async with running(tmp_path) as (engine, _):
@@ -773,7 +773,7 @@ async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
         ({"groups": tuple(map(str, range(1001)))}, LimitExceeded, "maximum is 1,000"),
     ],
 )
-async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
+async def test_an_invalid_webhook_is_rejected_with_its_error(
     wrong: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     async with running() as (engine, _):
@@ -802,7 +802,7 @@ async def test_there_is_a_bound_to_how_many_there_are() -> None:
         )
 
 
-async def test_history_names_the_host_of_a_webhook_but_not_what_may_be_secret() -> None:
+async def test_history_has_the_host_of_a_webhook_but_no_secrets() -> None:
     async with running() as (engine, _):
         await engine.execute(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host-failed",)), "ops")
         last = (await engine.records.history(HistoryFilter()))[-1]

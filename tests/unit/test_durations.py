@@ -1,4 +1,4 @@
-"""Lengths of time and moments as people and programs write them."""
+"""Durations and times as people and programs write them."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def test_parse(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1x", "s", "-5m", "5m3h", "1e3", "99999d", "1 2", "١m"])
-def test_what_is_no_length(text: str) -> None:
+def test_an_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(BadDuration, match="Write it like"):
         parse_duration(text)
 
 
-def test_a_negative_length_is_written_with_a_minus() -> None:
+def test_a_negative_duration_has_a_minus() -> None:
     assert format_duration(timedelta(seconds=-90)) == "-1m30s"
 
 
 @given(st.integers(0, 3660 * 86400))
-def test_what_is_written_is_read_again(seconds: int) -> None:
+def test_a_formatted_duration_is_parsed_back(seconds: int) -> None:
     length = timedelta(seconds=seconds)
     assert parse_duration(format_duration(length)) == length
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (90, "1m30s"), (0.5, "0.5s"), (61.25, "61.25s")])
-def test_a_length_with_fractions_is_written_exactly(seconds: float, text: str) -> None:
+def test_a_fractional_duration_is_formatted_exactly(seconds: float, text: str) -> None:
     assert format_exact_duration(timedelta(seconds=seconds)) == text
 
 
@@ -58,7 +58,7 @@ def test_a_length_with_fractions_is_written_exactly(seconds: float, text: str) -
 MOMENT = datetime(2026, 3, 5, 2, 0, 0, 123456, tzinfo=UTC)
 
 
-def test_a_moment_for_programs() -> None:
+def test_a_time_for_programs() -> None:
     assert to_text(MOMENT) == "2026-03-05T02:00:00.123456Z"
     assert to_text(MOMENT, "milliseconds") == "2026-03-05T02:00:00.123Z"
     assert to_text_if_any(MOMENT, "seconds") == "2026-03-05T02:00:00Z"
@@ -67,7 +67,7 @@ def test_a_moment_for_programs() -> None:
     assert from_text(to_text(MOMENT)) == MOMENT
 
 
-def test_a_moment_for_people() -> None:
+def test_a_time_for_people() -> None:
     assert format_time(MOMENT) == "2026-03-05 02:00:00 UTC"
     assert format_time(MOMENT, zone=False) == "2026-03-05 02:00:00"
 
@@ -76,11 +76,11 @@ def test_a_moment_for_people() -> None:
     ("seconds", "text"),
     [(0, "now"), (0.9, "now"), (-0.9, "now"), (1, "in 1s"), (-1, "1s ago"), (300, "in 5m"), (-86400, "1d ago")],
 )
-def test_how_far_off_a_moment_is(seconds: float, text: str) -> None:
+def test_the_distance_to_a_time(seconds: float, text: str) -> None:
     assert format_relative_time(MOMENT + timedelta(seconds=seconds), MOMENT) == text
 
 
-def test_a_moment_that_somebody_writes() -> None:
+def test_a_time_that_a_user_writes() -> None:
     two = datetime(2026, 3, 5, 2, tzinfo=UTC)
     for text in ("2026-03-05T02:00:00Z", "2026-03-05 02:00", "2026-03-05T03:00:00+01:00"):
         assert parse_time(text) == two
@@ -89,5 +89,5 @@ def test_a_moment_that_somebody_writes() -> None:
     assert parse_past_time("2h", two) == two - timedelta(hours=2)
     assert parse_future_time("20260305", two) == two.replace(hour=0)
     for text in ("soon", "", "0001-01-01T00:00:00+14:00"):
-        with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says what it was for
+        with pytest.raises(ValueError):  # noqa: PT011 - the caller adds the name of the option
             parse_time(text)

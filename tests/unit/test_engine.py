@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import FLEET, MINUTE, START, approve, ask, cancel, make_engine, running_engine
+from engines import FLEET, MINUTE, START, approve, cancel, make_engine, request_operation, running_engine
 
 from forewarn.core import fleet_commands
 from forewarn.core.events import EventStatus
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 async def only_event(engine: Engine, cause: str, *vms: str) -> Event:
-    operation = await ask(engine, cause, *vms)
+    operation = await request_operation(engine, cause, *vms)
     (event_id,) = operation.events
     event = await engine.records.event(event_id)
     assert event is not None
@@ -56,7 +56,7 @@ async def words(engine: Engine, event: Event) -> list[str]:
     return [entry.kind for entry in entries]
 
 
-async def test_a_restart_is_told_waits_its_notice_starts_settles_and_is_gone() -> None:
+async def test_a_restart_is_scheduled_started_and_completed() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "web-0")
         assert (event.type, event.source, event.not_before) == ("Reboot", "User", START + 15 * MINUTE)
@@ -72,7 +72,7 @@ async def test_a_restart_is_told_waits_its_notice_starts_settles_and_is_gone() -
         assert await words(engine, event) == ["requested", "scheduled", "started", "executed", "completed"]
 
 
-async def test_a_redeploy_has_the_least_notice_of_its_type() -> None:
+async def test_a_redeploy_has_the_minimum_notice_of_its_type() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "redeploy", "db-0")
         assert (event.type, event.not_before) == ("Redeploy", START + 10 * MINUTE)
@@ -90,7 +90,7 @@ async def test_an_approval_by_any_vm_of_the_group_starts_it_at_once() -> None:
         assert engine.document("web").incarnation == 2
 
 
-async def test_another_group_neither_sees_nor_approves_it_and_nothing_of_a_mixed_approval_counts() -> None:
+async def test_another_group_can_neither_see_nor_approve_it_and_a_mixed_approval_is_rejected() -> None:
     async with running_engine() as engine:
         mine = await only_event(engine, "restart", "db-0")
         other = await only_event(engine, "restart", "web-0")
@@ -103,7 +103,7 @@ async def test_another_group_neither_sees_nor_approves_it_and_nothing_of_a_mixed
 
 async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         events = {
             event.group: event for event_id in operation.events if (event := await engine.records.event(event_id))
         }
@@ -119,13 +119,13 @@ async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() 
 
 async def test_shared_hardware_starts_early_when_all_approve() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         for event_id in operation.events:
             await approve(engine, event_id, by="operator")
         assert statuses(engine, "db-0") == statuses(engine, "web") == [EventStatus.STARTED]
 
 
-async def test_automatic_approval_goes_straight_to_started() -> None:
+async def test_automatic_approval_starts_the_event_at_once() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "auto-0")
         assert event.status is EventStatus.STARTED
@@ -136,7 +136,7 @@ async def test_automatic_approval_goes_straight_to_started() -> None:
 
 async def test_a_cancelled_operation_disappears_from_every_document() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         await cancel(engine, operation.events[0])
         assert statuses(engine, "db-0") == statuses(engine, "web") == []
         await engine.advance(60 * MINUTE)
@@ -145,16 +145,16 @@ async def test_a_cancelled_operation_disappears_from_every_document() -> None:
         assert (ended.status, ended.started_at) == (OperationStatus.CANCELLED, None)
 
 
-async def test_what_has_started_cannot_be_cancelled() -> None:
+async def test_a_started_event_cannot_be_cancelled() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "auto-0")
         with pytest.raises(EventAlreadyStarted):
             await cancel(engine, event.id)
 
 
-async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> None:
-    async with running_engine(listening=False) as engine:
-        operation = await ask(engine, "restart", "db-0", by="user")
+async def test_a_group_that_never_polled_gets_no_notice_and_a_history_row() -> None:
+    async with running_engine(enable_groups=False) as engine:
+        operation = await request_operation(engine, "restart", "db-0", by="user")
         assert operation.events == ()
         assert operation.status is OperationStatus.STARTED
         assert dict(operation.not_notified) == {"db-0": "db-0 has never polled"}
@@ -164,18 +164,18 @@ async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> 
         assert "db-0 has never polled" in [entry.reason for entry in entries]
 
 
-async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -> None:
+async def test_inactivity_disables_a_group_and_its_next_poll_starts_at_incarnation_zero() -> None:
     async with running_engine() as engine:
         await only_event(engine, "restart", "web-0")
         first = engine.document("web").enabling
         await engine.advance(timedelta(hours=23))
         engine.polled.add("web")
         await engine.advance(timedelta(hours=23))
-        assert engine.document("web").enabled, "it was heard a day ago, less an hour"
+        assert engine.document("web").enabled, "it was last seen 23 hours ago"
         assert not engine.document("db-0").enabled
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
-        operation = await ask(engine, "restart", "web-0", by="user")
+        operation = await request_operation(engine, "restart", "web-0", by="user")
         assert dict(operation.not_notified) == {"web": "web has not polled for 1d"}
         await engine.enable("web", by="web-0")
         document = engine.document("web")
@@ -184,7 +184,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         assert {entry.kind for entry in await engine.records.history(HistoryFilter())} <= HISTORY_KINDS.keys()
 
 
-async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
+async def test_a_notice_stays_valid_when_the_group_becomes_inactive() -> None:
     async with running_engine(limits=OperatorLimits(inactivity_timeout=5 * MINUTE)) as engine:
         event = await only_event(engine, "restart", "web-0")
         await engine.advance(5 * MINUTE)
@@ -197,7 +197,7 @@ async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
         assert (await engine.records.event(event.id)).status is EventStatus.STARTED  # type: ignore[union-attr]
 
 
-async def test_speed_shortens_notice_settling_and_silence() -> None:
+async def test_speed_shortens_notice_settle_time_and_inactivity_timeout() -> None:
     async with running_engine(limits=OperatorLimits(speed=60)) as engine:
         event = await only_event(engine, "restart", "web-0")
         assert event.not_before == START + timedelta(seconds=15)
@@ -221,7 +221,7 @@ async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error
     async with running_engine() as engine:
         before = await engine.records.history(HistoryFilter())
         with pytest.raises(error):
-            await ask(engine, cause, *vms)
+            await request_operation(engine, cause, *vms)
         assert engine.live_events() == []
         assert await engine.records.history(HistoryFilter()) == before
 
@@ -243,11 +243,11 @@ async def test_a_request_that_does_not_fit_the_vm_or_its_cause_changes_nothing(
         [Host("a")],
     )
     async with running_engine(fleet=fleet, limits=OperatorLimits(makes_hosts=False)) as engine:
-        await ask(engine, "eviction", "spot_0")
+        await request_operation(engine, "eviction", "spot_0")
         await engine.advance(2 * MINUTE)
         before = await engine.records.history(HistoryFilter())
         with pytest.raises(error):
-            await ask(engine, cause, vm, **options)
+            await request_operation(engine, cause, vm, **options)
         assert engine.live_operations() == []
         assert await engine.records.history(HistoryFilter()) == before
 
@@ -272,7 +272,7 @@ async def test_a_vm_with_a_live_event_leaves_only_by_force_and_then_its_event_en
         assert not engine.document("db-0").enabled
 
 
-async def test_moving_a_vm_with_a_live_event_to_another_group_is_refused_too() -> None:
+async def test_moving_a_vm_with_a_live_event_to_another_group_is_rejected() -> None:
     async with running_engine() as engine:
         await only_event(engine, "restart", "db-0")
         moved = Fleet(
@@ -284,10 +284,10 @@ async def test_moving_a_vm_with_a_live_event_to_another_group_is_refused_too() -
             await engine.apply_fleet(moved, by="operator")
 
 
-async def test_orders_that_arrive_together_are_answered_each_for_itself() -> None:
+async def test_commands_in_one_batch_get_their_own_results() -> None:
     async with running_engine() as engine:
         outcomes = await asyncio.gather(
-            *(ask(engine, "restart", name, by="user") for name in ("web-0", "nobody", "web-1", "db-0")),
+            *(request_operation(engine, "restart", name, by="user") for name in ("web-0", "nobody", "web-1", "db-0")),
             return_exceptions=True,
         )
         assert [isinstance(outcome, UnknownVM) for outcome in outcomes] == [False, True, False, False]
@@ -304,12 +304,12 @@ async def test_an_order_sees_the_work_on_a_host_that_arrived_with_it() -> None:
         assert engine.live_events() == []
 
 
-async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vitals_count_commits_and_have_the_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_engine() as engine:
         measurements, before = engine.measurements, sum(engine.measurements.commits.counts)
         assert (measurements.commits.sum > 0, measurements.problem) == (True, "")
         with pytest.raises(NoVMNamed):
-            await ask(engine, "restart")
+            await request_operation(engine, "restart")
         assert sum(measurements.commits.counts) == before, "what changes nothing is not written"
 
         def fail(_: object) -> None:
@@ -318,9 +318,9 @@ async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(engine._writer._store, "commit", fail)
             with pytest.raises(StoreFailed):
-                await ask(engine, "restart", "web-0")
+                await request_operation(engine, "restart", "web-0")
             assert "no room" in measurements.problem
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         assert (measurements.failed_commits, measurements.problem) == (1, "")
 
 
@@ -345,7 +345,7 @@ async def test_attempts_that_fail_are_repeated_after_longer_and_longer_pauses() 
     await engine.start()
     await engine.apply_fleet(FLEET, by="test")
     fabric.failures = 9
-    operation = await ask(engine, "restart", "web-0")
+    operation = await request_operation(engine, "restart", "web-0")
     await engine.advance(timedelta(0))
     pauses: list[float] = []
     while (failed := engine.failed_attempt(operation.id)) is not None:
@@ -361,12 +361,12 @@ async def test_attempts_that_fail_are_repeated_after_longer_and_longer_pauses() 
     await engine.stop()
 
 
-async def test_while_the_next_attempt_is_under_way_none_is_to_come() -> None:
+async def test_no_next_attempt_is_scheduled_while_one_runs() -> None:
     engine, fabric = make_engine()
     await engine.start()
     await engine.apply_fleet(FLEET, by="test")
     fabric.failures, fabric.delay = 1, MINUTE
-    operation = await ask(engine, "restart", "web-0")
+    operation = await request_operation(engine, "restart", "web-0")
     await engine.advance(MINUTE)
     await engine.advance(timedelta(seconds=6))
     failed = engine.failed_attempt(operation.id)
@@ -375,7 +375,7 @@ async def test_while_the_next_attempt_is_under_way_none_is_to_come() -> None:
     explained = explain(engine.draft(), engine.limits, engine.live_operations()[0], None, failed)
     assert explained.waits[0].text.endswith("; the next attempt is in progress")
     await engine.mark_done(operation.id, "operator")
-    assert engine.failed_attempt(operation.id) is None, "nobody waits for the fabric any more"
+    assert engine.failed_attempt(operation.id) is None, "no operation waits for the fabric"
     await engine.stop()
 
 
@@ -384,7 +384,7 @@ async def test_after_a_restart_the_next_attempt_is_made_at_once(tmp_path: Path) 
     await engine.start()
     await engine.apply_fleet(FLEET, by="test")
     fabric.failures = 1
-    operation = await ask(engine, "restart", "web-0")
+    operation = await request_operation(engine, "restart", "web-0")
     await engine.advance(timedelta(0))
     assert engine.failed_attempt(operation.id) is not None
     await engine.stop()
@@ -396,7 +396,7 @@ async def test_after_a_restart_the_next_attempt_is_made_at_once(tmp_path: Path) 
     await engine.stop()
 
 
-async def test_after_a_restart_everything_goes_on_and_what_fell_due_is_done_once(tmp_path: Path) -> None:
+async def test_after_a_restart_overdue_work_is_done_once(tmp_path: Path) -> None:
     async with running_engine(tmp_path) as engine:
         event = await only_event(engine, "restart", "web-0")
         document = engine.document("web")
@@ -416,7 +416,7 @@ async def test_after_a_restart_everything_goes_on_and_what_fell_due_is_done_once
     await engine.stop()
 
 
-async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_is_written_at_a_time() -> None:
+async def test_a_subscriber_can_send_commands_and_only_one_batch_is_committed_at_a_time() -> None:
     async with running_engine() as engine:
         loop = asyncio.get_running_loop()
         events = [await only_event(engine, "restart", "db-0") for _ in range(30)]
@@ -428,7 +428,9 @@ async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_i
                 finished.set_exception(error)
             elif events:
                 engine.approve_with_callback([events.pop().id], "db-0", "db-0", approve_next)
-                loop.call_soon(lambda: more.append(asyncio.ensure_future(ask(engine, "restart", "web-0", by="x"))))
+                loop.call_soon(
+                    lambda: more.append(asyncio.ensure_future(request_operation(engine, "restart", "web-0", by="x")))
+                )
             else:
                 finished.set_result(None)
 
@@ -440,9 +442,9 @@ async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_i
         assert len(engine.document("web").events) == 30
 
 
-async def test_history_names_only_a_groups_own_vms_among_those_not_told() -> None:
-    async with running_engine(listening=False) as engine:
-        operation = await ask(engine, "host-update", by="operator", host="host-a")
+async def test_not_notified_rows_name_only_the_vms_of_their_group() -> None:
+    async with running_engine(enable_groups=False) as engine:
+        operation = await request_operation(engine, "host-update", by="operator", host="host-a")
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
         not_notified = {entry.group: entry.vms for entry in entries if entry.kind == "not-notified"}
         assert not_notified == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
@@ -457,7 +459,7 @@ async def test_a_group_that_is_written_otherwise_has_another_incarnation() -> No
         assert engine.document("web").incarnation == before + 1
 
 
-async def test_what_is_noted_for_later_does_not_pile_up() -> None:
+async def test_timers_do_not_accumulate() -> None:
     async with running_engine() as engine:
         for _ in range(20):
             engine.polled.update(("web", "db-0", "auto"))
@@ -480,13 +482,13 @@ async def test_groups_that_have_left_are_forgotten() -> None:
 
 async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on_the_old_one() -> None:
     async with running_engine() as engine:
-        operation = await ask(engine, "host-update", host="host-a")
+        operation = await request_operation(engine, "host-update", host="host-a")
         before = {event.group: event.id for event in engine.live_events()}
         moved = [vm._replace(host="host-b") if vm.name == "db-0" else vm for vm in FLEET.vms.values()]
         await engine.apply_fleet(Fleet(moved, FLEET.groups.values(), FLEET.hosts.values()), by="operator")
         assert [event.group for event in engine.live_events()] == ["web"]
         await approve(engine, before["web"], by="web-0", group="web")
-        assert statuses(engine, "web") == [EventStatus.STARTED], "nobody else is left to wait for"
+        assert statuses(engine, "web") == [EventStatus.STARTED], "there is no other group to wait for"
         gone = await engine.records.event(before["db-0"])
         assert gone is not None
         assert gone.status is EventStatus.CANCELLED

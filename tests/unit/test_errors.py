@@ -53,7 +53,7 @@ def test_a_copy_is_the_same_error(again: type) -> None:
         assert vars(found) == vars(error)
 
 
-def test_a_copy_keeps_what_was_added_to_the_error() -> None:
+def test_a_copy_keeps_extra_attributes_of_the_error() -> None:
     error = EndpointThrottled(problem="is busy", retry_after=7.0)
     assert pickle.loads(pickle.dumps(error)).retry_after == error.retry_after  # noqa: S301
 

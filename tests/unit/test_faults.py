@@ -1,4 +1,4 @@
-"""Faults as values, and as the engine's: what may be asked, what fits whom, and when it is over."""
+"""Faults: valid requests, the requests that they match, and their end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from engines import MINUTE, ask, running_engine
+from engines import MINUTE, request_operation, running_engine
 
 from forewarn.core.faults import FAULTS, MAX_DELAY, MAX_FAULTS, Fault, FaultSpec, describe, fill_in
 from forewarn.core.fleet import VM, Fleet
@@ -30,11 +30,11 @@ HOUR = timedelta(hours=1)
 TIMEOUT_SECONDS = 20
 
 
-# --- What may be asked ------------------------------------------------------------------------------
+# --- Valid requests ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda kind: kind.name)
-def test_what_is_left_open_is_filled_in(kind: Any) -> None:
+def test_defaults_of_a_fault(kind: Any) -> None:
     assert fill_in(FaultSpec(kind.name)) == FaultSpec(
         kind.name, method="GET", count=1 if kind.methods else None, delay=kind.delay
     )
@@ -48,7 +48,9 @@ def test_what_is_left_open_is_filled_in(kind: Any) -> None:
         (FaultSpec("500", count=7, duration=HOUR), 7, HOUR),
     ],
 )
-def test_a_bound_that_is_given_is_the_only_one(asked: FaultSpec, count: int | None, length: timedelta | None) -> None:
+def test_a_given_limit_replaces_the_default_limit(
+    asked: FaultSpec, count: int | None, length: timedelta | None
+) -> None:
     assert fill_in(asked)[3:5] == (count, length)
 
 
@@ -78,7 +80,7 @@ def test_a_bound_that_is_given_is_the_only_one(asked: FaultSpec, count: int | No
         (FaultSpec("disabled", method="POST"), "Invalid method 'POST': disabled takes effect immediately"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_would(asked: FaultSpec, said: str) -> None:
+def test_an_invalid_fault_is_rejected_with_the_allowed_values(asked: FaultSpec, said: str) -> None:
     with pytest.raises(ForewarnError) as refused:
         fill_in(asked)
     assert said in str(refused.value)
@@ -96,7 +98,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
         (FaultSpec("slow", count=2, delay=timedelta(seconds=0.05)), "slow 2 times with a delay of 0.05s"),
     ],
 )
-def test_a_fault_in_words(order: FaultSpec, said: str) -> None:
+def test_the_text_of_a_fault(order: FaultSpec, said: str) -> None:
     assert describe(order) == said
 
 
@@ -109,13 +111,13 @@ def test_a_fault_in_words(order: FaultSpec, said: str) -> None:
         (FaultSpec("empty", method="any"), {"a GET", "b GET"}),
     ],
 )
-def test_whom_a_fault_fits(order: FaultSpec, strikes: set[str]) -> None:
+def test_the_requests_that_a_fault_matches(order: FaultSpec, strikes: set[str]) -> None:
     fault = Fault("f1", order, "me", None)  # type: ignore[arg-type]  # when does not matter
     assert {f"{vm} {method}" for vm in "ab" for method in ("GET", "POST", "PUT") if fault.fits(vm, method)} == strikes
 
 
 @pytest.mark.parametrize(("left", "over"), [(None, False), (1, False), (0, True), (-0.5, True)])
-def test_a_fault_is_over_at_nothing_left_and_below(left: Any, over: bool) -> None:
+def test_a_fault_expires_when_no_hits_remain(left: Any, over: bool) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     fault = Fault("f1", FaultSpec("500"), "me", now, remaining=left)
     assert (fault.is_spent, fault.is_over(now)) == (over, over)
@@ -130,7 +132,7 @@ async def said(engine: Engine) -> list[tuple[str, str, str, tuple[str, ...], str
     return [(row.kind, row.by, row.group, row.vms, row.reason) for row in rows if "fault" in row.kind]
 
 
-async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
+async def test_the_oldest_matching_fault_applies_until_it_expires() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
         first = await faults.add(FaultSpec("500", count=2), "me")
@@ -159,7 +161,7 @@ async def test_looking_spends_nothing() -> None:
         assert faults.find("db-0", "db-0", "POST") is None
 
 
-async def test_time_ends_a_fault_to_the_moment() -> None:
+async def test_a_fault_expires_exactly_at_its_time() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
         added = await faults.add(FaultSpec("500", duration=10 * MINUTE), "me")
@@ -197,7 +199,7 @@ async def test_nothing_without_leave() -> None:
         assert await said(engine) == []
 
 
-async def test_no_id_is_used_up_by_what_is_refused_and_there_are_not_too_many() -> None:
+async def test_a_rejected_fault_uses_no_id_and_the_number_is_limited() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
         with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
@@ -214,8 +216,8 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
         await faults.add(FaultSpec("stale"), "me")
-        assert faults.find("web-0", "web", "GET") is None, "it knows what is told now, and nothing older"
-        await ask(engine, "restart", "web-0")
+        assert faults.find("web-0", "web", "GET") is None, "it has the current document, and no older one"
+        await request_operation(engine, "restart", "web-0")
         older = faults.previous_document("web")
         assert older is not None
         assert (older.incarnation, older.events) == (0, ())
@@ -230,24 +232,24 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
         assert engine.document("db-0").enabled
 
 
-async def test_a_group_that_is_enabled_anew_in_the_same_commit_has_nothing_older() -> None:
+async def test_a_group_enabled_again_in_the_same_commit_has_no_older_document() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
-        await ask(engine, "restart", "web-0")
+        await request_operation(engine, "restart", "web-0")
         assert faults.find("web-0", "web", "GET") is None
         before = engine.document("web")
         commits: list[object] = []
         engine.subscribe_to_commits(commits.append)
         await asyncio.gather(faults.add(FaultSpec("disabled"), "me"), engine.enable("web", by="web-0"))
         assert len(commits) == 1
-        await ask(engine, "restart", "web-1")
+        await request_operation(engine, "restart", "web-1")
         older = faults.previous_document("web")
         assert older is not None
         assert older.enabling == engine.document("web").enabling != before.enabling
 
 
-async def test_disabled_says_only_who_listened() -> None:
-    async with running_engine(listening=False) as engine:
+async def test_disabled_affects_only_groups_with_events_enabled() -> None:
+    async with running_engine(enable_groups=False) as engine:
         faults = Faults(engine, allowed=True)
         assert (await faults.add(FaultSpec("disabled"), "me")).hits == 0
         await engine.enable("web", by="web-0")
@@ -295,7 +297,7 @@ async def turn() -> None:
 
 
 @pytest.mark.parametrize("kind", ["slow", "stall"])
-async def test_who_goes_away_while_kept_waiting_leaves_nothing_behind(kind: str) -> None:
+async def test_a_client_that_disconnects_during_a_delay_leaves_nothing_behind(kind: str) -> None:
     async with running() as service:
         before = asyncio.all_tasks()
         await service.faults.add(FaultSpec(kind, delay=MAX_DELAY), "me")
@@ -308,7 +310,7 @@ async def test_who_goes_away_while_kept_waiting_leaves_nothing_behind(kind: str)
 
 
 @pytest.mark.parametrize("kind", ["reset", "length", "stall"])
-async def test_whose_connection_was_ended_leaves_nothing_behind(kind: str) -> None:
+async def test_a_closed_connection_leaves_nothing_behind(kind: str) -> None:
     async with running() as service:
         delay = timedelta(seconds=0.01) if kind == "stall" else None
         await service.faults.add(FaultSpec(kind, delay=delay), "me")

@@ -1,4 +1,4 @@
-"""The feed over an engine, in this process: every row once, in order, whoever reads how slowly."""
+"""The feed over an engine: every reader gets every row once and in order, however slowly it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import START, ask, cancel, running_engine
+from engines import START, cancel, request_operation, running_engine
 from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
@@ -31,7 +31,7 @@ EVERY: frozenset[str] = frozenset()
 
 
 class Hearer:
-    """Somebody who reads a feed."""
+    """A reader of a feed."""
 
     def __init__(self, parts: AsyncGenerator[bytes, None]) -> None:
         self._parts = parts
@@ -64,13 +64,13 @@ async def stored(engine: Engine, after: int = 0, groups: Iterable[str] = (), kin
 
 async def happen(engine: Engine, times: int = 1, vm: str = "web-0") -> None:
     for _ in range(times):
-        await cancel(engine, (await ask(engine, "restart", vm)).events[0])
+        await cancel(engine, (await request_operation(engine, "restart", vm)).events[0])
 
 
 @pytest.mark.parametrize("tail_rows", [1, 4, 1000])
 @pytest.mark.parametrize("page_rows", [1, 3, 500])
 @pytest.mark.parametrize("part_bytes", [1, 32_768])
-async def test_every_row_comes_once_and_in_order_from_wherever_it_begins(
+async def test_every_row_arrives_once_and_in_order_from_any_start(
     monkeypatch: pytest.MonkeyPatch, tail_rows: int, page_rows: int, part_bytes: int
 ) -> None:
     monkeypatch.setattr(feed_module, "PAGE_ROWS", page_rows)
@@ -89,7 +89,7 @@ async def test_every_row_comes_once_and_in_order_from_wherever_it_begins(
         assert not feed.readers
 
 
-async def test_without_a_row_to_begin_with_it_begins_now() -> None:
+async def test_without_a_cursor_the_feed_starts_now() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         await happen(engine)
@@ -108,7 +108,7 @@ async def test_without_a_row_to_begin_with_it_begins_now() -> None:
     [({"web"}, ()), ({"web", "db-0"}, ()), ((), {"requested", "cancelled"}), ({"db-0"}, {"scheduled"})],
 )
 @pytest.mark.parametrize("tail_rows", [1, 1000])
-async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str], tail_rows: int) -> None:
+async def test_only_rows_that_match_the_filter_are_sent(groups: set[str], kinds: set[str], tail_rows: int) -> None:
     async with running_engine() as engine:
         feed = Feed(engine, tail_rows=tail_rows, keep_alive_seconds=0.001)
         first_in_tail = engine.records.newest
@@ -118,13 +118,13 @@ async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str],
             async with aclosing((await feed.reader(frozenset(groups), frozenset(kinds), after)).parts()) as parts:
                 hearer = Hearer(parts)
                 await happen(engine, vm="db-0")
-                await ask(engine, "restart", "auto-0")
+                await request_operation(engine, "restart", "auto-0")
                 expected = await stored(engine, after, groups, kinds)
                 assert expected
                 assert await hearer.until(engine.records.newest) == expected
 
 
-async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
+async def test_a_reader_without_matching_rows_still_gets_its_cursor() -> None:
     async with running_engine() as engine:
         feed = Feed(engine, keep_alive_seconds=0.001, tail_rows=2)
         async with aclosing((await feed.reader(frozenset({"db-0"}), EVERY, None)).parts()) as parts:
@@ -141,7 +141,7 @@ async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
 
 @asynccontextmanager
 async def waiting(reader: FeedReader) -> AsyncIterator[asyncio.Task[bytes | None]]:
-    """Somebody who has read all there is, and waits for more."""
+    """A reader that has read all rows and waits for more."""
     async with aclosing(reader.parts()) as parts:
         await anext(parts)
         task = asyncio.ensure_future(anext(parts, None))
@@ -153,7 +153,7 @@ async def waiting(reader: FeedReader) -> AsyncIterator[asyncio.Task[bytes | None
         await task
 
 
-async def test_who_waits_for_something_else_is_moved_on_without_being_woken() -> None:
+async def test_rows_that_do_not_match_advance_a_reader_without_waking_it() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
@@ -162,7 +162,7 @@ async def test_who_waits_for_something_else_is_moved_on_without_being_woken() ->
             assert (reader._waiting, reader._position) == (True, engine.records.newest)
 
 
-async def test_who_is_woken_is_not_moved_on_before_it_has_read() -> None:
+async def test_a_woken_reader_does_not_advance_before_it_has_read() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
@@ -173,7 +173,7 @@ async def test_who_is_woken_is_not_moved_on_before_it_has_read() -> None:
             assert reader._position == before
 
 
-async def test_who_waits_is_asked_for_its_token_when_tokens_change() -> None:
+async def test_a_waiting_reader_is_checked_again_when_tokens_change() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         good = [True]
@@ -200,7 +200,7 @@ async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> N
             assert [row["sequence"] for row in hearer.rows[:1]] == ([] if ends else [3])
 
 
-async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> None:
+async def test_rows_removed_before_delivery_end_the_feed() -> None:
     async with running_engine(limits=OperatorLimits(history_retention=timedelta(days=7))) as engine:
         feed = Feed(engine, tail_rows=1)
         await happen(engine, 2)
@@ -218,7 +218,7 @@ async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> Non
                 assert await Hearer(parts).until(engine.records.newest) == await stored(engine)
 
 
-async def test_a_row_that_is_yet_to_come_is_refused() -> None:
+async def test_a_cursor_in_the_future_is_rejected() -> None:
     async with running_engine() as engine:
         newest = engine.records.newest
         await Feed(engine).reader(EVERY, EVERY, newest)
@@ -254,7 +254,7 @@ async def test_every_feed_ends_when_the_service_stops() -> None:
             await feed.reader(EVERY, EVERY, None)
 
 
-async def test_a_stop_reaches_who_is_about_to_begin() -> None:
+async def test_a_stop_ends_a_reader_that_is_about_to_start() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         reader = await feed.reader(EVERY, EVERY, None)
@@ -264,7 +264,7 @@ async def test_a_stop_reaches_who_is_about_to_begin() -> None:
             assert await anext(parts, None) is None
 
 
-async def test_commits_that_it_was_not_told_of_come_from_the_archive() -> None:
+async def test_missed_commits_are_read_from_the_archive() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         await happen(engine)
@@ -286,7 +286,7 @@ async def test_a_store_that_cannot_be_read_ends_the_feed() -> None:
             assert await anext(parts, None) is None
 
 
-async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_buffer_for_readers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "RENDERED_ROWS", 3)
     async with running_engine() as engine:
         feed = Feed(engine, tail_rows=5)
@@ -297,7 +297,7 @@ async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPa
         assert len(feed._rendered) <= 3
 
 
-async def test_who_is_not_let_in_any_more_is_told_nothing_more() -> None:
+async def test_a_reader_with_a_revoked_token_gets_no_more_rows() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         good = [True]

@@ -1,4 +1,4 @@
-"""Fleets that are changed rather than built, and what of a fleet outlives the next fleet file."""
+"""Changes of a fleet, and the parts of a fleet that survive the next fleet file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import MINUTE, START, ask, make_engine
+from engines import MINUTE, START, make_engine, request_operation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_placement import fleets
@@ -91,7 +91,7 @@ def built_anew(fleet: Fleet) -> Fleet:
 
 @settings(max_examples=amount(120))
 @given(course=st.lists(universes(), min_size=2, max_size=4))
-def test_a_fleet_that_is_changed_is_the_same_as_one_built_anew(course: list[Fleet]) -> None:
+def test_a_changed_fleet_equals_a_new_one(course: list[Fleet]) -> None:
     fleet = course[0]
     for wanted in course[1:]:
         before = all_that_can_be_asked(fleet)
@@ -103,7 +103,7 @@ def test_a_fleet_that_is_changed_is_the_same_as_one_built_anew(course: list[Flee
 
 @settings(max_examples=amount(100))
 @given(before=universes(), after=universes())
-def test_the_difference_says_who_leaves_and_which_groups_are_left_empty(before: Fleet, after: Fleet) -> None:
+def test_the_difference_lists_removed_vms_and_empty_groups(before: Fleet, after: Fleet) -> None:
     change = difference(before, after)
     stay = {name for name, vm in before.vms.items() if name in after.vms and after.vms[name].group == vm.group}
     assert change.leaving == {*before.vms} - stay
@@ -120,9 +120,7 @@ ACTS = st.tuples(st.sampled_from(["state", "policy", "move", "remove"]), NUMBERS
 
 @settings(max_examples=amount(100))
 @given(fleet=universes(), acts=st.lists(ACTS, min_size=1, max_size=6))
-def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(
-    fleet: Fleet, acts: list[tuple[str, int, int]]
-) -> None:
+def test_commands_change_a_fleet_to_what_a_new_one_would_be(fleet: Fleet, acts: list[tuple[str, int, int]]) -> None:
     draft = Draft(ServiceState(fleet), lambda: "id")
     for what, which, how in acts:
         hosts, vms = draft.fleet.host_names(), [*draft.fleet.vms.values()]
@@ -188,7 +186,7 @@ def test_the_same_file_again_changes_nothing(history: tuple[Fleet, Fleet]) -> No
         assert not before.has_host(host) or before.host(host).state is HostState.IN_SERVICE or after.has_host(host)
 
 
-def test_a_vm_stays_where_another_that_has_moved_on_used_to_be() -> None:
+def test_a_vm_stays_on_a_host_that_another_vm_has_left() -> None:
     """b was moved to h1 after a had been moved away from it: no domain is in b's way there."""
     before = Fleet(
         [VM("a", "web", "h3", 0, configured_host="h1"), VM("b", "web", "h1", 1, configured_host="h2")], WEB, THREE
@@ -203,7 +201,7 @@ def test_vms_that_were_moved_to_one_host_part_when_a_file_gives_them_different_d
 
 @settings(max_examples=amount(200))
 @given(history=histories(), data=st.data())
-def test_another_file_keeps_what_happened_and_says_where_vms_belong(
+def test_another_file_keeps_moves_and_sets_the_configured_hosts(
     history: tuple[Fleet, Fleet], data: st.DataObject
 ) -> None:
     declared, before = history
@@ -239,12 +237,12 @@ def test_another_file_keeps_what_happened_and_says_where_vms_belong(
     for host in after.hosts.values():
         if host.name in before.hosts:
             assert host.state is before.hosts[host.name].state
-        assert host.name in {*file.host_names()} or after.on_host(host.name), "nobody needs it any more"
+        assert host.name in {*file.host_names()} or after.on_host(host.name), "it is no longer needed"
     assert {*file.hosts} <= {*after.hosts}
 
 
 @pytest.mark.parametrize("state", [HostState.DEGRADED, HostState.FAILED])
-def test_a_host_out_of_use_stays_so_whether_it_is_declared_or_a_vms_own(state: HostState) -> None:
+def test_a_host_out_of_service_stays_so_whether_declared_or_implied(state: HostState) -> None:
     file = Fleet([VM("a", "a", "h1"), VM("b", "b", "b-host")], hosts=[Host("h1")])
     before = Fleet(file.vms.values(), hosts=[Host("h1", state), Host("b-host", state)])
     after = keep_runtime_state(before, file)
@@ -266,7 +264,7 @@ async def on_its_way(*vms: VM, hosts: Sequence[str]) -> AsyncIterator[tuple[Engi
     await engine.start()
     await engine.apply_fleet(fleet(*vms), by="test")
     fabric.delay = 3 * MINUTE
-    await ask(engine, "live-migration", "web-1")
+    await request_operation(engine, "live-migration", "web-1")
     yield engine, fleet
     await engine.stop()
 
@@ -291,7 +289,7 @@ async def test_a_vm_that_is_moved_does_not_meet_another_domain_that_was_declared
         assert not [one for one in engine.live_operations() if one.executed_at is None]
 
 
-async def test_a_rollout_leaves_a_host_alone_while_a_vm_is_on_its_way_there() -> None:
+async def test_a_rollout_skips_a_host_while_a_vm_moves_to_it() -> None:
     """Else it arrives on a host that is out, untold, and here with another domain of its group."""
     async with on_its_way(WEB_0, WEB_1, hosts="abc") as (engine, _):
         await engine.execute(rollout_commands.start, ["a", "c"], RolloutSettings(), "operator")

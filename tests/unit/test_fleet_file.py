@@ -1,4 +1,4 @@
-"""The fleet file: what it declares, what is wrong with it and on which line."""
+"""The fleet file: its keys, and errors with line and key."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_every_key_of_a_vm() -> None:
     ]
 
 
-def test_a_vm_may_be_all_that_a_standalone_group_holds() -> None:
+def test_a_standalone_group_can_have_one_vm() -> None:
     fleet = parse_fleet(STANDALONE + '[[vm]]\nname = "only"\ngroup = "one"\n', "fleet.toml")
     assert fleet.members("one") == ("only",)
     assert fleet.vms["only"][3:5] == (0, 0)
@@ -111,7 +111,7 @@ def test_a_vm_may_be_all_that_a_standalone_group_holds() -> None:
     ("kind", "domains"),
     [("standalone", (1, 1)), ("cloud-service", (5, 2)), ("availability-set", (5, 2)), ("scale-set", (5, 5))],
 )
-def test_domains_of_a_group_that_does_not_say(kind: str, domains: tuple[int, int]) -> None:
+def test_default_domains_of_a_group(kind: str, domains: tuple[int, int]) -> None:
     text = f'[[group]]\nname = "g"\nkind = "{kind}"\nauto_approve = ["redeploy"]\n[[vm]]\nname = "v"\n'
     assert parse_fleet(text, "fleet.toml").groups["g"] == Group("g", kind, *domains, ("redeploy",))
 
@@ -140,7 +140,7 @@ def test_a_listener_is_put_in_its_usual_form(written: str, listen: str) -> None:
     assert vms_of(f'[[vm]]\nname = "v"\nlisten = "{written}"\n')[0].listen == listen
 
 
-def test_inline_arrays_do_as_well_as_headers() -> None:
+def test_inline_arrays_are_equivalent_to_headers() -> None:
     assert [vm.name for vm in vms_of('vm = [{name = "a"}, {name = "b"}]')] == ["a", "b"]
 
 
@@ -229,7 +229,7 @@ def test_addresses_of_a_set(written: str, addresses: list[str]) -> None:
     assert [vm.address for vm in vms] == addresses
 
 
-def test_ports_of_a_set_go_on_upwards_from_a_single_one() -> None:
+def test_the_ports_of_a_set_count_upwards_from_one_port() -> None:
     vms = vms_of('[[vm]]\nname = "v{n}"\ncount = 2\nlisten = "127.0.0.1:9000"\n')
     assert [vm.listen for vm in vms] == ["127.0.0.1:9000", "127.0.0.1:9001"]
 
@@ -253,7 +253,7 @@ def test_domains_are_spread_in_turn_in_the_order_of_the_file() -> None:
     assert domains_of(text) == [(0, 0), (1, 1), (2, 0), (3, 1), (4, 0), (0, 1)]
 
 
-def test_each_group_has_a_turn_of_its_own() -> None:
+def test_each_group_spreads_its_domains_separately() -> None:
     text = AVAILABILITY_SET + CLOUD_SERVICE
     for number in range(2):
         text += f'[[vm]]\nname = "web-{number}"\ngroup = "web"\n'
@@ -267,7 +267,7 @@ def test_vms_on_one_host_have_one_domain() -> None:
     assert domains_of(text) == [(0, 0), (1, 1), (0, 0), (1, 1)]
 
 
-def test_a_domain_given_further_down_binds_its_host() -> None:
+def test_a_domain_in_a_later_entry_binds_its_host() -> None:
     text = AVAILABILITY_SET + HOSTS
     text += '[[vm]]\nname = "follows"\ngroup = "web"\nhost = "a"\n'
     text += '[[vm]]\nname = "free"\ngroup = "web"\n'
@@ -275,7 +275,7 @@ def test_a_domain_given_further_down_binds_its_host() -> None:
     assert domains_of(text) == [(3, 1), (0, 0), (3, 1)]
 
 
-def test_two_fault_domains_on_one_host_are_not_refused() -> None:
+def test_two_fault_domains_on_one_host_are_allowed() -> None:
     text = AVAILABILITY_SET + HOSTS
     for number in range(2):
         text += f'[[vm]]\nname = "web-{number}"\ngroup = "web"\nhost = "a"\nfault_domain = {number}\n'
@@ -533,7 +533,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "line", "key", "problem"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_and_where(text: str, line: int, key: str, problem: str) -> None:
+def test_an_error_has_its_line_and_key(text: str, line: int, key: str, problem: str) -> None:
     fields = error_in(text).fields
     assert (fields["source"], fields["line"], fields["key"]) == ("fleet.toml", line, key)
     assert problem in str(fields["problem"])
@@ -600,7 +600,7 @@ def fleet_texts(draw: st.DrawFn) -> str:
 
 
 @given(fleet_texts())
-def test_any_fleet_is_sound_or_refused_with_a_line(text: str) -> None:
+def test_any_fleet_is_valid_or_rejected_with_a_line(text: str) -> None:
     try:
         fleet = parse_fleet(text, "fleet.toml")
     except BadFleet as error:
@@ -625,7 +625,7 @@ def assert_sound(fleet: Fleet) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("gh"), st.sampled_from("abcde"), st.integers(UNPLACED, 2)), max_size=30))
-def test_spreading_keeps_what_was_given_and_one_domain_to_a_host(wishes: list[tuple[str, str, int]]) -> None:
+def test_spreading_keeps_given_domains_and_one_domain_per_host(wishes: list[tuple[str, str, int]]) -> None:
     vms = [VM(str(number), group, host, domain, UNPLACED) for number, (group, host, domain) in enumerate(wishes)]
     if find_clash(vms) is not None:
         return
@@ -726,7 +726,7 @@ def test_line_of_every_key(path: KeyPath, line: int) -> None:
         (("absent",), 1),
     ],
 )
-def test_line_of_tables_and_of_what_is_not_there(path: KeyPath, line: int) -> None:
+def test_the_line_of_tables_and_of_missing_keys(path: KeyPath, line: int) -> None:
     assert line_of(NUMBERED_LINES, path) == line
 
 

@@ -20,7 +20,7 @@ RENAMED = {
 """As release 0.1 wrote them in its store and in webhook filters."""
 
 
-def test_a_kind_is_one_hyphenated_word_and_each_has_its_own_meaning() -> None:
+def test_a_kind_is_hyphenated_and_has_its_own_description() -> None:
     assert [kind for kind in HISTORY_KINDS if not re.fullmatch("[a-z]+(-[a-z]+)*", kind)] == []
     assert len(set(HISTORY_KINDS.values())) == len(HISTORY_KINDS)
     assert {check_kind(kind) for kind in HISTORY_KINDS} == {""}

@@ -22,13 +22,13 @@ from forewarn.system.sockets import address_of, open_socket
         ("x" * 63 + ":80", ("x" * 63, 80)),
     ],
 )
-def test_what_is_understood_and_shown_again(text: str, found: tuple[str, int]) -> None:
+def test_a_valid_address_is_parsed_and_formatted(text: str, found: tuple[str, int]) -> None:
     assert read_host_port(text) == found
     assert show_host_port(*found) == text
 
 
 @pytest.mark.parametrize("text", ["", ":", "host", "host:", ":80", "host:65536", "host:-1", "host:²", "host: 1"])
-def test_without_a_host_or_a_port_it_says_how_to_write_it(text: str) -> None:
+def test_a_missing_host_or_port_is_an_error_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write it like 127"):
         read_host_port(text)
 
@@ -42,13 +42,13 @@ NO_HOSTS = ["[]", "[::g]", "[127.0.0.1]", "[fe80::1%]", "300.1.1.1", "127.1", ".
 
 
 @pytest.mark.parametrize("host", [*NO_HOSTS, "a." * 127])
-def test_what_is_no_host_is_named(host: str) -> None:
+def test_an_invalid_host_is_named(host: str) -> None:
     with pytest.raises(ValueError, match="is not an IP address or a host name"):
         read_host_port(f"{host}:1")
 
 
 @given(st.text() | st.from_regex(r"[a-z0-9.:\[\]%-]{0,30}:[0-9]{0,6}", fullmatch=True))
-def test_any_text_is_an_address_or_refused(text: str) -> None:
+def test_any_text_is_an_address_or_an_error(text: str) -> None:
     try:
         found = read_host_port(text)
     except ValueError:
@@ -56,7 +56,7 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
     assert read_host_port(show_host_port(*found)) == found
 
 
-def test_a_socket_says_where_it_listens_and_why_it_cannot() -> None:
+def test_a_socket_reports_its_address_or_why_it_cannot_listen() -> None:
     with open_socket("127.0.0.1:0") as listener:
         host, port = read_host_port(address_of(listener))
         assert host == "127.0.0.1"

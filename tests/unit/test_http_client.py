@@ -67,7 +67,7 @@ def test_a_request_from_an_address_without_a_proxy(monkeypatch: pytest.MonkeyPat
         assert said_by(origin, source="127.0.0.7") == (200, "127.0.0.7 ann hello")
 
 
-def test_a_redirect_is_an_answer() -> None:
+def test_a_redirect_is_returned_and_not_followed() -> None:
     with serving() as port:
         assert said_by(Origin("127.0.0.1", port), "/away")[0] == 302
 
@@ -89,7 +89,7 @@ def test_one_certificate_is_trusted_and_nothing_else(tmp_path: Path) -> None:
                 said_by(origin_of(url, trusted))
 
 
-def test_a_server_that_is_silent_is_given_up() -> None:
+def test_a_server_that_sends_nothing_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         origin = Origin(*silent.getsockname())
         with pytest.raises(TimeoutError), opened(origin, "GET", "/", {}, seconds=0.05):

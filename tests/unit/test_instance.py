@@ -122,7 +122,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize(("path", "version", "format_", "status", "expected"), CASES)
-def test_every_kind_of_request_gets_its_answer(
+def test_every_kind_of_request_gets_its_response(
     path: str, version: str, format_: str | None, status: int, expected: str
 ) -> None:
     answer = read(MEMBER, version, path.split("/"), format_)
@@ -160,7 +160,7 @@ def test_keys_are_alphabetical_and_primitives_are_strings(subject: InstanceConte
                 assert list(node) == sorted(node), version
 
 
-def test_a_path_stands_in_the_table_once() -> None:
+def test_each_path_is_in_the_table_once() -> None:
     paths = [field.path.lower() for field in FIELDS]
     assert len(paths) == len(set(paths))
 
@@ -192,7 +192,7 @@ def test_values_follow_from_the_vm_and_its_group(path: str, in_scale_set: str, a
     assert alone is None or leaf(ALONE, f"compute/{path}") == alone
 
 
-def test_ids_are_stable_guids_and_shared_only_where_they_should_be() -> None:
+def test_ids_are_stable_guids_and_unique_where_required() -> None:
     sibling = InstanceContext(MEMBER.vm._replace(name="web_4"), MEMBER.group)
     moved = InstanceContext(MEMBER.vm._replace(host="host-b", address="10.0.7.5"), MEMBER.group)
     assert leaf(MEMBER, "compute/vmId") == leaf(moved, "compute/vmId") == VM_ID
@@ -202,7 +202,7 @@ def test_ids_are_stable_guids_and_shared_only_where_they_should_be() -> None:
     assert leaf(ALONE, "compute/placementGroupId") == ""
 
 
-def test_an_ipv6_address_stands_among_the_ipv6_ones() -> None:
+def test_an_ipv6_address_is_listed_under_ipv6() -> None:
     interface = json.loads(read(SIX, NEWEST, ["network", "interface", "0"], None).body)
     assert interface["ipv6"] == {"ipAddress": [{"privateIpAddress": "2001:db8::4"}]}
     assert interface["ipv4"] == {"ipAddress": [], "subnet": [{"address": "", "prefix": ""}]}

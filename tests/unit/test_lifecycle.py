@@ -79,7 +79,7 @@ def test_without_approval_nothing_starts_before_its_time() -> None:
     assert step(EVENT, T.START, LATER).started_at == LATER
 
 
-def test_an_approval_lets_it_start_at_once_and_is_kept_as_it_was_first_given() -> None:
+def test_an_approval_starts_the_event_and_the_first_approver_is_kept() -> None:
     approved = step(EVENT, T.APPROVE, NOW, by="web-0")
     assert (approved.approved_at, approved.approved_by) == (NOW, "web-0")
     assert may_start(approved, NOW)
@@ -100,7 +100,7 @@ def test_due(event: Event, moment: datetime | None) -> None:
     assert due(event) == moment
 
 
-def test_what_is_over_says_when_it_ended() -> None:
+def test_an_ended_event_has_its_end_time() -> None:
     assert step(EVENT, T.CANCEL, NOW).ended_at == NOW
     assert step(EVENT._replace(status=S.STARTED), T.FINISH, LATER).ended_at == LATER
 

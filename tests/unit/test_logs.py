@@ -91,7 +91,7 @@ def test_a_json_line(configured: Callable[[str], io.StringIO]) -> None:
     }
 
 
-def test_the_default_is_json_where_there_is_no_terminal(configured: Callable[[str], io.StringIO]) -> None:
+def test_the_default_is_json_without_a_terminal(configured: Callable[[str], io.StringIO]) -> None:
     stream = configured("")
     log.info("agent_started", "Agent started.")
     assert json.loads(stream.getvalue())["event"] == "agent_started"

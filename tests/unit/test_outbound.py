@@ -1,4 +1,4 @@
-"""One POST to a real receiver: what counts as delivered, and where nothing is ever sent."""
+"""One POST to a real receiver: which responses count as delivered, and which addresses are blocked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from forewarn.core.webhooks import AllowedNetworks, parse_allowed_networks
 from forewarn.delivery.outbound import MAX_REDIRECTS, DeliveryOutcome, OutboundClient
-from receiver import Receiver, Reply, authority_file
+from webhook_receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, name: str, *answers: list[str]) -
         yield asked
 
 
-async def test_what_is_sent(receiver: Receiver) -> None:
+async def test_the_request_that_is_sent(receiver: Receiver) -> None:
     assert await send(receiver.url("/hook?key=1"), body=b'{"a":"\xc3\xa4"}') == DELIVERED
     (got,) = receiver.got
     assert (got.path, got.body) == ("/hook?key=1", b'{"a":"\xc3\xa4"}')
@@ -86,30 +86,30 @@ async def test_what_is_sent(receiver: Receiver) -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 async def test_every_success_is_a_delivery(receiver: Receiver, status: int) -> None:
-    receiver.answer = lambda _: Reply(status)
+    receiver.respond = lambda _: Reply(status)
     assert await send(receiver.url()) == DeliveryOutcome(delivered=True, status=status)
 
 
 @pytest.mark.parametrize("status", [300, 303, 304, 400, 401, 404, 410, 429, 500, 503])
-async def test_everything_else_is_a_failure(receiver: Receiver, status: int) -> None:
-    receiver.answer = lambda _: Reply(status, {"Location": "/other"})
+async def test_any_other_status_is_a_failure(receiver: Receiver, status: int) -> None:
+    receiver.respond = lambda _: Reply(status, {"Location": "/other"})
     assert await send(receiver.url()) == DeliveryOutcome(delivered=False, status=status, error=f"HTTP {status}")
     assert len(receiver.got) == 1
 
 
 async def test_a_redirect_without_a_place_is_a_failure(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(307)
+    receiver.respond = lambda _: Reply(307)
     assert (await send(receiver.url())).error == "HTTP 307"
 
 
 async def test_a_receiver_that_hangs_is_left_after_its_time(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(hang=True)
+    receiver.respond = lambda _: Reply(hang=True)
     outcome = await send(receiver.url(), seconds=0.2)
     assert outcome == DeliveryOutcome(delivered=False, error="no response within 0.2 seconds")
 
 
-async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(reset=True)
+async def test_a_receiver_that_resets_rejects_or_sends_invalid_http(receiver: Receiver) -> None:
+    receiver.respond = lambda _: Reply(reset=True)
     outcome = await send(receiver.url())
     assert not outcome.delivered
     assert outcome.error in ("Connection reset by peer", "Server disconnected without sending a response.")
@@ -126,16 +126,16 @@ async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiv
     assert not outcome.delivered
     assert outcome.error
     receiver.open()
-    receiver.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply()
     assert await send(receiver.url()) == DELIVERED
 
 
-async def test_the_status_is_the_answer_however_long_the_body_is(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(flood=True)
+async def test_only_the_status_counts_however_long_the_body_is(receiver: Receiver) -> None:
+    receiver.respond = lambda _: Reply(flood=True)
     assert await send(receiver.url()) == DELIVERED
     assert await asyncio.to_thread(receiver.flood_over.wait, 60)
     assert receiver.flooded < 20_000_000, "it reads on and on"  # what the system keeps on the way is a part of it
-    receiver.answer = lambda _: Reply(endless=True)
+    receiver.respond = lambda _: Reply(endless=True)
     assert await send(receiver.url(), seconds=0.5) == DELIVERED
 
 
@@ -155,24 +155,24 @@ async def test_a_connection_is_used_again(receiver: Receiver) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_followed_with_the_same_request(receiver: Receiver, other: Receiver, status: int) -> None:
-    receiver.answer = lambda _: Reply(status, {"Location": other.url("/there")})
+    receiver.respond = lambda _: Reply(status, {"Location": other.url("/there")})
     assert await send(receiver.url(), body=b'{"a":1}') == DELIVERED
     (got,) = other.got
     assert (got.path, got.body, got.headers["x-own"]) == ("/there", b'{"a":1}', "yes")
 
 
 async def test_a_redirect_may_be_relative(receiver: Receiver) -> None:
-    receiver.answer = lambda got: Reply() if got.path == "/there" else Reply(307, {"Location": "there"})
+    receiver.respond = lambda got: Reply() if got.path == "/there" else Reply(307, {"Location": "there"})
     assert await send(receiver.url("/here")) == DELIVERED
 
 
-async def test_a_redirect_to_what_is_no_url_is_a_failure(receiver: Receiver) -> None:
-    receiver.answer = lambda _: Reply(307, {"Location": "http://["})
+async def test_a_redirect_to_an_invalid_url_is_a_failure(receiver: Receiver) -> None:
+    receiver.respond = lambda _: Reply(307, {"Location": "http://["})
     assert (await send(receiver.url())).error == "redirect to an invalid URL"
 
 
 async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> None:
-    receiver.answer = lambda got: Reply(307, {"Location": got.path})
+    receiver.respond = lambda got: Reply(307, {"Location": got.path})
     outcome = await send(receiver.url())
     assert outcome == DeliveryOutcome(delivered=False, status=307, error="more than 3 redirects")
     assert len(receiver.got) == MAX_REDIRECTS + 1
@@ -182,17 +182,17 @@ async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> Non
 async def test_a_redirect_to_a_forbidden_address_is_not_followed(
     receiver: Receiver, other: Receiver, location: str
 ) -> None:
-    receiver.answer = lambda _: Reply(307, {"Location": location.format(other.port)})
+    receiver.respond = lambda _: Reply(307, {"Location": location.format(other.port)})
     outcome = await send(receiver.url())
     assert not outcome.delivered
     assert "webhook_private_networks" in outcome.error
     assert other.got == []
 
 
-async def test_a_redirect_to_a_name_that_means_a_forbidden_address_is_not_followed(
+async def test_a_redirect_to_a_name_with_a_forbidden_address_is_not_followed(
     receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver.answer = lambda _: Reply(307, {"Location": f"http://evil.example:{other.port}/"})
+    receiver.respond = lambda _: Reply(307, {"Location": f"http://evil.example:{other.port}/"})
     with resolving(monkeypatch, "evil.example", ["127.0.0.2"]) as asked:
         outcome = await send(receiver.url())
     assert asked
@@ -203,8 +203,8 @@ async def test_a_redirect_to_a_name_that_means_a_forbidden_address_is_not_follow
 @pytest.mark.parametrize(
     "location", ["ftp://127.0.0.1/", "http://me:pw@127.0.0.1/", "file:///etc/passwd", "http://\xe4/"]
 )
-async def test_a_redirect_to_what_is_no_target_is_a_failure(receiver: Receiver, location: str) -> None:
-    receiver.answer = lambda _: Reply(302, {"Location": location})
+async def test_a_redirect_to_an_invalid_target_is_a_failure(receiver: Receiver, location: str) -> None:
+    receiver.respond = lambda _: Reply(302, {"Location": location})
     outcome = await send(receiver.url())
     assert "Invalid webhook URL" in outcome.error
 
@@ -235,27 +235,27 @@ async def test_a_name_is_allowed_only_if_all_of_its_addresses_are(
 async def test_the_address_that_was_judged_is_the_one_that_is_called(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that means another address when it is asked for again is of no help: it is asked for once."""
+    """A name is resolved only once, so a second address for it cannot bypass the check (DNS rebinding)."""
     with resolving(monkeypatch, "rebinding.example", ["127.0.0.1"], ["127.0.0.2"]) as asked:
         assert await send(receiver.url(host="rebinding.example")) == DELIVERED
     assert len(asked) == 1
 
 
-async def test_the_next_address_is_tried_where_one_does_not_answer(
+async def test_the_next_address_is_tried_if_one_does_not_respond(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with resolving(monkeypatch, "two.example", ["127.0.0.2", "127.0.0.1"]):
         assert await send(receiver.url(host="two.example"), parse_allowed_networks("127.0.0.0/30")) == DELIVERED
 
 
-async def test_a_name_that_is_not_known() -> None:
+async def test_an_unknown_host_name() -> None:
     outcome = await send("http://nothing.invalid/")
     assert "Cannot resolve the host name nothing.invalid" in outcome.error
     outcome = await send(f"http://{'a' * 64}.example/")
     assert "Cannot resolve" in outcome.error
 
 
-async def test_a_resolver_that_hangs_holds_up_nobody(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_resolver_blocks_no_other_delivery(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     real, release = socket.getaddrinfo, asyncio.Event()
     loop = asyncio.get_running_loop()
     asked: list[str] = []
@@ -288,14 +288,14 @@ async def test_a_certificate_that_is_trusted_and_for_that_name(secure: Receiver)
     assert await send(secure.url(host="localhost"), AllowedNetworks(everything=True)) == DELIVERED
 
 
-async def test_a_certificate_for_another_name_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_certificate_for_another_name_is_rejected(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     with resolving(monkeypatch, "bank.example", ["127.0.0.1"]):
         outcome = await send(secure.url(host="bank.example"))
     assert "CERTIFICATE_VERIFY_FAILED" in outcome.error
     assert secure.got == []
 
 
-async def test_a_certificate_that_nobody_trusts_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_untrusted_certificate_is_rejected(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     outcome = await send(secure.url())
     assert "CERTIFICATE_VERIFY_FAILED" in outcome.error
@@ -303,11 +303,11 @@ async def test_a_certificate_that_nobody_trusts_is_refused(secure: Receiver, mon
 
 
 async def test_https_is_never_left_for_http(secure: Receiver, receiver: Receiver) -> None:
-    secure.answer = lambda _: Reply(307, {"Location": receiver.url()})
+    secure.respond = lambda _: Reply(307, {"Location": receiver.url()})
     for url in (secure.url(), secure.url().replace("https", "HTTPS")):
         outcome = await send(url)
         assert "https to http" in outcome.error
     assert receiver.got == []
-    receiver.answer = lambda _: Reply(307, {"Location": secure.url("/there")})
-    secure.answer = lambda _: Reply()
+    receiver.respond = lambda _: Reply(307, {"Location": secure.url("/there")})
+    secure.respond = lambda _: Reply()
     assert await send(receiver.url()) == DELIVERED

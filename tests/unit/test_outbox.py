@@ -70,7 +70,7 @@ class Disk:
         return sequence in self.undelivered and self.undelivered[sequence].failed
 
 
-def test_rows_go_out_one_after_the_other_and_the_cursor_follows() -> None:
+def test_rows_are_sent_one_by_one_and_the_cursor_follows() -> None:
     disk = Disk()
     outbox = disk.load()
     assert outbox.needs_history
@@ -88,7 +88,7 @@ def test_rows_go_out_one_after_the_other_and_the_cursor_follows() -> None:
     assert disk.load().needs_history
 
 
-def test_what_ends_during_a_write_is_written_with_the_next() -> None:
+def test_results_that_arrive_during_a_write_are_in_the_next_write() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
@@ -104,7 +104,7 @@ def test_what_ends_during_a_write_is_written_with_the_next() -> None:
     assert (outbox.unconfirmed, disk.webhook.cursor) == (0, 2)
 
 
-def test_what_is_not_wanted_is_passed_over_and_costs_no_write() -> None:
+def test_rows_that_do_not_match_are_skipped_without_a_write() -> None:
     disk = Disk(HOOK._replace(groups=("b",), kinds=("scheduled",)))
     outbox = disk.load()
     other = HistoryEntry(NOW, "approved", "test", sequence=3, group="b")
@@ -123,7 +123,7 @@ def test_what_is_not_wanted_is_passed_over_and_costs_no_write() -> None:
     assert disk.webhook.cursor == 5 + MAX_SKIPPED, "a webhook that wants little does not fall behind"
 
 
-def test_a_row_that_fails_holds_up_the_rest_and_is_retried_after_growing_pauses_until_it_is_given_up() -> None:
+def test_a_failing_row_blocks_later_rows_and_is_retried_with_backoff_until_it_fails() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
@@ -144,7 +144,7 @@ def test_a_row_that_fails_holds_up_the_rest_and_is_retried_after_growing_pauses_
     assert (outbox.newest, outbox.cursor) == (1, 1)
 
 
-def test_a_row_that_is_taken_at_last_leaves_the_list() -> None:
+def test_a_row_that_is_finally_delivered_leaves_the_list() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
@@ -155,7 +155,7 @@ def test_a_row_that_is_taken_at_last_leaves_the_list() -> None:
     assert (disk.undelivered, disk.webhook.cursor, outbox.newest) == ({}, 1, 1)
 
 
-def test_pauses_double_up_to_an_hour_and_are_a_fifth_longer_at_most() -> None:
+def test_the_backoff_doubles_up_to_an_hour_with_at_most_a_fifth_of_jitter() -> None:
     pace = WebhookRetryPolicy(1.0, 80)
     assert [pace.delay_seconds(n, 0) for n in (1, 2, 3, 12, 13, 79)] == [1, 2, 4, 2048, 3600, 3600]
     assert pace.delay_seconds(3, 1) == 4 * 1.2
@@ -163,7 +163,7 @@ def test_pauses_double_up_to_an_hour_and_are_a_fifth_longer_at_most() -> None:
     assert 2.9 < days < 3.3
 
 
-def test_a_restart_ends_the_pause_and_goes_on_with_the_attempts() -> None:
+def test_a_restart_ends_the_pause_and_keeps_the_number_of_attempts() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
@@ -173,7 +173,7 @@ def test_a_restart_ends_the_pause_and_goes_on_with_the_attempts() -> None:
     assert (again.due_at(), again.next(), again.newest) == (0, Attempt(1, 2), 1)
 
 
-def test_what_was_given_up_is_sent_once_more_when_asked_for_and_the_rest_keeps_its_pause() -> None:
+def test_a_retried_row_is_sent_once_more_and_other_rows_keep_their_pause() -> None:
     disk = Disk(pace=WebhookRetryPolicy(1.0, 2))
     outbox = disk.load()
     for number in (1, 2):
@@ -191,7 +191,7 @@ def test_what_was_given_up_is_sent_once_more_when_asked_for_and_the_rest_keeps_i
     outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
     assert disk.undelivered[2] == Undelivered("hook", 2, 3, 0, "no"), "once, and it is given up again"
-    assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(3, 2)), "this one was not asked for"
+    assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(3, 2)), "this row was not retried"
     disk.retry(outbox)
     sent = []
     while outbox.due_at() == 0:
@@ -202,7 +202,7 @@ def test_what_was_given_up_is_sent_once_more_when_asked_for_and_the_rest_keeps_i
     assert outbox.needs_history
 
 
-def test_a_row_that_is_asked_for_while_history_is_sent_comes_in_between() -> None:
+def test_a_retried_row_is_sent_between_rows_of_history() -> None:
     disk = Disk(pace=WebhookRetryPolicy(1.0, 1))
     outbox = disk.load()
     take(outbox, rows("a"))
@@ -220,7 +220,7 @@ def test_a_row_that_is_asked_for_while_history_is_sent_comes_in_between() -> Non
     assert (sent, disk.undelivered, disk.webhook.cursor) == ([2, 1, 3], {}, 3)
 
 
-def test_a_retry_that_was_not_begun_before_a_kill_is_made_after_it() -> None:
+def test_a_retry_that_a_kill_prevented_is_made_after_the_restart() -> None:
     disk = Disk(pace=WebhookRetryPolicy(1.0, 1))
     outbox = disk.load()
     take(outbox, rows("a"))
@@ -231,7 +231,7 @@ def test_a_retry_that_was_not_begun_before_a_kill_is_made_after_it() -> None:
     assert disk.load().next() == Attempt(1, 2)
 
 
-def test_a_row_that_is_retried_already_is_not_taken_up_again_with_a_commit() -> None:
+def test_a_commit_does_not_start_a_second_retry_of_a_row() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a"))
@@ -241,7 +241,7 @@ def test_a_row_that_is_retried_already_is_not_taken_up_again_with_a_commit() -> 
     assert outbox.due_at() == 1.0
 
 
-def test_undelivered_rows_that_history_does_not_keep_are_passed_over() -> None:
+def test_undelivered_rows_beyond_the_retention_are_skipped() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a"))
@@ -252,7 +252,7 @@ def test_undelivered_rows_that_history_does_not_keep_are_passed_over() -> None:
     assert outbox.next_update(whole=True) is None, "history forgets them, and counts them"
 
 
-def test_what_history_has_let_go_of_is_counted_once() -> None:
+def test_a_dropped_row_is_counted_once() -> None:
     disk = Disk(HOOK._replace(cursor=2))
     outbox = disk.load()
     assert take(outbox, rows("a", first=3)) == 0
@@ -267,7 +267,7 @@ def test_what_history_has_let_go_of_is_counted_once() -> None:
 
 @settings(max_examples=amount(300))
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 40), limit=st.integers(1, 4))
-def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: int, length: int, limit: int) -> None:
+def test_every_row_is_delivered_or_failed_in_order(seed: int, length: int, limit: int) -> None:
     """Failures, late writes, kills and retries at random.
 
     Nothing is skipped, nothing is sent after it was recorded as delivered, and no more rows than a handful are in

@@ -69,7 +69,7 @@ LENGTHS = [MINUTE, 5 * MINUTE, 10 * MINUTE, 10 * MINUTE, 15 * MINUTE, HOUR, 12 *
 
 
 class MortalEngine(RuleBasedStateMachine):
-    """An engine to be driven at random. It can die at any moment that it publishes or its clock stops at."""
+    """An engine for random tests. It can crash whenever it publishes or its clock stops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class MortalEngine(RuleBasedStateMachine):
         return outcome
 
     def attempt(self, work: Awaitable[Any]) -> Any:
-        """What may be refused: then nothing has changed."""
+        """Run a command that may be rejected. Then nothing has changed."""
         try:
             return self.do(work)
         except ForewarnError:
@@ -116,7 +116,7 @@ class MortalEngine(RuleBasedStateMachine):
 
     @rule(length=st.sampled_from(LENGTHS), moments=st.integers(1, 8))
     def service_dies_meanwhile(self, length: timedelta, moments: int) -> None:
-        """All that the next life has is what was on disk so many moments after now."""
+        """Crash after this many steps: the next engine has only what was on disk then."""
         self.dies_in = moments
         self.do(self.engine.advance(length))
         if self.dies_in > 0:
@@ -129,13 +129,13 @@ class MortalEngine(RuleBasedStateMachine):
         shutil.copytree(self.folder, self.root / str(self.lives + 1))
 
     def moved(self) -> None:
-        """Time has moved. It must not be held at a moment for ever."""
+        """Note that time has moved. The clock must not stop at the same time forever."""
         self.seen()
         self.stopped_at[self.engine.clock.now()] += 1
         assert self.stopped_at[self.engine.clock.now()] < 1000, "time does not pass"
 
     def seen(self) -> None:
-        """Something is so, and nothing is being written. What comes after its death never was."""
+        """Check the current state, while nothing is being written. States after the crash do not count."""
         if not (self.root / str(self.lives + 1)).exists():
             self.look()
             self.dies_in -= 1
@@ -143,7 +143,7 @@ class MortalEngine(RuleBasedStateMachine):
                 self.copy()
 
     def look(self) -> None:
-        """To be overridden: what must never be so is noted, for nobody hears an error here."""
+        """Check the rules; subclasses override it. It records violations, because an error here would be lost."""
 
     @invariant()
     def no_problem_was_seen(self) -> None:
@@ -231,7 +231,7 @@ def fits(draft: Draft, vm: VM, host: Host) -> bool:
 
 @settings(max_examples=amount(250))
 @given(draft=drafts(), data=st.data())
-def test_a_vm_goes_where_it_fits_and_the_fewest_are(draft: Draft, data: st.DataObject) -> None:
+def test_a_vm_moves_to_the_fitting_host_with_the_fewest_vms(draft: Draft, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, 30))
     vm = VM("new", data.draw(st.sampled_from([*GROUPS, "new"])), own_host("new"), number % DOMAINS, number % DOMAINS)
     known = data.draw(st.booleans())
@@ -248,7 +248,7 @@ def test_a_vm_goes_where_it_fits_and_the_fewest_are(draft: Draft, data: st.DataO
 
 @settings(max_examples=amount(120))
 @given(fleet=fleets(), makes_hosts=st.booleans(), data=st.data())
-def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
+def test_domains_stay_separate_when_all_vms_of_a_host_move(
     fleet: Fleet, makes_hosts: bool, data: st.DataObject
 ) -> None:
     host = data.draw(st.sampled_from([*fleet.hosts]))
@@ -268,7 +268,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
         assert len({draft.fleet.vms[other].zone for other in draft.fleet.on_host(target)}) == 1
     spare = Counter(host.name for host in draft.fleet.hosts.values() if host.spare)
     noted = Counter(entry.reason.split(":")[0] for entry in draft.changes.history if entry.kind == "spare-host-added")
-    assert noted == spare, "what was added is said, and once"
+    assert noted == spare, "an added host is recorded once"
 
 
 def crowded(*vms: VM, hosts: Iterable[Host] = (Host("a"), Host("b"), Host("c"))) -> Draft:
@@ -293,7 +293,7 @@ def vm(name: str, host: str, domain: int = 0, zone: str = "") -> VM:
     ],
     ids=["emptiest", "same domain", "domains", "zones", "fault domain", "out of use", "another's own", "from its own"],
 )
-def test_where_x_goes(make: Callable[[], Draft], expected: str | None) -> None:
+def test_the_target_host_of_x(make: Callable[[], Draft], expected: str | None) -> None:
     draft = make()
     assert choose_host(draft, draft.fleet.vms["x"]) == expected
 

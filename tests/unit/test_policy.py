@@ -1,4 +1,4 @@
-"""When things may start: not before they are told, in the windows of who has not approved, deletions together."""
+"""When an operation may start: after its notice, in the windows of groups without approval, deletions together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from engines import MINUTE, START, approve, ask, cancel, running_engine
+from engines import MINUTE, START, approve, cancel, request_operation, running_engine
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -163,7 +163,7 @@ class PolicyMachine(MortalEngine):
                 self.check_start(operation, operation.started_at)
 
     def check_start(self, operation: Operation, started_at: datetime) -> None:
-        """Whoever has not approved is touched only after NotBefore, and in a window."""
+        """A group without approval is affected only after NotBefore, and in a window."""
         fleet, moves = self.engine.fleet, dict(operation.moves)
         events = [event for event in self.engine.live_events() if event.operation == operation.id]
         approved = {event.group for event in events if event.approved_at is not None}
@@ -189,10 +189,10 @@ TestPolicy.settings = settings(
 )
 
 
-async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() -> None:
-    async with running_engine(fleet=SHARED, listening=False) as engine:
+async def test_new_windows_of_a_group_without_notice_delay_the_start() -> None:
+    async with running_engine(fleet=SHARED, enable_groups=False) as engine:
         await engine.enable("red", by="red")
-        operation = await ask(engine, "host-update", host="a")
+        operation = await request_operation(engine, "host-update", host="a")
         await engine.execute(fleet_commands.set_policy, "solo", PolicyUpdate(windows=WINDOWS[1]), "operator")
         await approve(engine, *operation.events, by="red-1")
         assert [one.started_at for one in engine.live_operations()] == [None], "it is 07:08, and not 22:00"
@@ -202,11 +202,11 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
         assert done.started_at == START.replace(hour=22, minute=0, second=0)
 
 
-async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> None:
-    async with running_engine(fleet=SHARED, listening=False) as engine:
+async def test_a_group_without_notice_and_windows_delays_nothing() -> None:
+    async with running_engine(fleet=SHARED, enable_groups=False) as engine:
         await engine.enable("red", by="red")
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
-        operation = await ask(engine, "host-update", host="a")
+        operation = await request_operation(engine, "host-update", host="a")
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[2]), "operator")
         await engine.advance(START.replace(hour=22, minute=30) - START)
         assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
@@ -214,18 +214,18 @@ async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> Non
         assert [one.status for one in engine.live_operations()] == [OperationStatus.STARTED]
 
 
-async def test_a_group_has_the_policy_that_whoever_set_it_is_answered() -> None:
+async def test_the_response_to_a_policy_change_has_the_new_policy() -> None:
     async with running_engine(fleet=SHARED) as engine:
         answered = await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
         assert answered == engine.fleet.group("red") == SHARED.group("red")._replace(windows=WINDOWS[1])
 
 
-async def test_the_window_that_is_waited_for_is_said_and_when_it_closes() -> None:
+async def test_the_explanation_names_the_window_and_when_it_closes() -> None:
     always = (parse_window("daily 00:00 24h"),)
     async with running_engine(fleet=SHARED) as engine:
         await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
         await engine.execute(fleet_commands.set_policy, "green", PolicyUpdate(windows=always), "operator")
-        operation = await ask(engine, "host-update", host="a")
+        operation = await request_operation(engine, "host-update", host="a")
         waits = explain(engine.draft(), engine.limits, operation, None).waits
         opens = START.replace(hour=22, minute=0, second=0)
         words = {"red": "daily 22:00 4h UTC, which closes at 2041-05-07 02:00:00 UTC", "green": "daily 00:00 1d UTC"}
@@ -245,7 +245,7 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
 
 
 async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
-    async with running_engine(fleet=SHARED, listening=False) as engine:
+    async with running_engine(fleet=SHARED, enable_groups=False) as engine:
         rollout = await engine.execute(rollout_commands.start, ["*"], RolloutSettings(max_unavailable=1), "operator")
         await engine.execute(rollout_commands.pause, rollout.id, "operator")
         await engine.advance(DAY)
@@ -256,7 +256,7 @@ async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
         assert (len(await engine.records.operations(ListFilter(live=False))), engine.live_rollouts()) == (3, [])
 
 
-# --- Deletions that are told for the same moment --------------------------------------------------------
+# --- Deletions with the same NotBefore ------------------------------------------------------------------
 
 DELETIONS = ["delete", "scale-in", "instance-repair"]
 DOINGS = ["approve", "approve", "approve", "approve both", "cancel", "leave"]
@@ -268,7 +268,7 @@ ACTS = st.tuples(st.integers(0, 14), st.sampled_from(DOINGS), st.integers(0, 5))
 @example(second=0, later=0, acts=[(1, "approve", number) for number in range(6)], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "cancel", number) for number in range(1, 6))], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "leave", number) for number in range(1, 6))], notice=10)
-def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or_it_has_come(
+def test_deletions_with_the_same_not_before_start_when_all_are_approved_or_it_is_reached(
     second: int, later: int, acts: list[tuple[int, str, int]], notice: int
 ) -> None:
     names = [f"vm-{number}" for number in range(6)]
@@ -283,7 +283,7 @@ def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or
             for minute in range(16):
                 for number, name in enumerate(names):
                     if minute == (later if number < second else 0):
-                        asked[name] = await ask(engine, DELETIONS[number % 3], name)
+                        asked[name] = await request_operation(engine, DELETIONS[number % 3], name)
                         not_before[name] = START + (minute + notice) * MINUTE
                 for _, what, number in (act for act in acts if act[0] == minute and names[act[2]] in asked):
                     pending = {one.vms[0] for one in engine.live_operations() if one.status is OperationStatus.PENDING}

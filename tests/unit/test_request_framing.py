@@ -1,4 +1,4 @@
-"""Where requests end, however their bytes are cut, and what the server behind is given of them."""
+"""Framing of requests: where each ends, however its bytes are split, and what the server receives."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def feed_all(parts: list[bytes]) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("name", COMPLETE)
-def test_a_request_ends_where_it_ends_however_it_is_cut(name: str) -> None:
+def test_the_end_of_a_request_does_not_depend_on_its_fragments(name: str) -> None:
     whole = COMPLETE[name]
     expected = parse(feed_all([whole])[0])
     stream = whole + FOLLOWING
@@ -93,7 +93,7 @@ def test_the_server_behind_reads_the_same_request(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "body"), [("upgrade", b"ab"), ("upgrade, chunks", b"a"), ("upgrade, no body", b"")])
-def test_upgrade_is_ignored_and_the_body_stays(name: str, body: bytes) -> None:
+def test_upgrade_is_ignored_and_the_body_is_kept(name: str, body: bytes) -> None:
     parsed = parse(feed_all([COMPLETE[name]])[0])
     assert parsed.body == body
     assert b"upgrade" not in dict(parsed.headers)
@@ -149,7 +149,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_not_http_is_rejected_as_soon_as_it_shows(name: str) -> None:
+def test_invalid_http_is_rejected_as_early_as_possible(name: str) -> None:
     stream = MALFORMED[name]
     for parts in ([stream], [bytes([byte]) for byte in stream]):
         with pytest.raises(RequestRejected) as rejected:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import FLEET, ask, cancel, make_engine, running_engine
+from engines import FLEET, cancel, make_engine, request_operation, running_engine
 
 from forewarn.core.access import run_once
 from forewarn.core.limits import OperatorLimits
@@ -26,9 +26,9 @@ async def rows(engine: Engine) -> list[HistoryEntry]:
     return await engine.records.history(HistoryFilter())
 
 
-async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
+async def test_ended_operations_are_removed_after_the_retention() -> None:
     async with running_engine(limits=WEEK) as engine:
-        operation = await ask(engine, "restart", "web-0")
+        operation = await request_operation(engine, "restart", "web-0")
         await engine.advance(timedelta(hours=1))
         event = operation.events[0]
         await engine.advance(6 * DAY)
@@ -42,9 +42,9 @@ async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
         assert await engine.records.oldest() == kept[0].sequence
 
 
-async def test_what_is_live_stays_for_however_long() -> None:
+async def test_live_operations_are_never_removed() -> None:
     async with running_engine(limits=WEEK) as engine:
-        operation = await ask(engine, "host-update", host="host-a", notice=60 * DAY)
+        operation = await request_operation(engine, "host-update", host="host-a", notice=60 * DAY)
         await engine.advance(50 * DAY)
         assert operation.id in {live.id for live in engine.live_operations()}
         found = await engine.records.operation(operation.id)
@@ -57,7 +57,7 @@ async def test_what_is_live_stays_for_however_long() -> None:
         assert await engine.records.operation(operation.id) is None
 
 
-async def test_the_sequence_goes_on_after_everything_is_forgotten_and_after_a_restart(tmp_path: Path) -> None:
+async def test_the_sequence_continues_after_the_removal_of_all_rows_and_a_restart(tmp_path: Path) -> None:
     async with running_engine(tmp_path, limits=WEEK) as engine:
         await engine.advance(100 * DAY)
         newest = engine.records.newest
@@ -67,13 +67,13 @@ async def test_the_sequence_goes_on_after_everything_is_forgotten_and_after_a_re
     await again.start()
     try:
         assert again.records.newest == newest
-        await ask(again, "restart", "web-0")
+        await request_operation(again, "restart", "web-0")
         assert [row.sequence for row in await rows(again)] == list(range(newest, again.records.newest + 1))
     finally:
         await again.stop()
 
 
-async def test_what_became_too_old_while_the_service_was_down_is_forgotten_at_the_start(tmp_path: Path) -> None:
+async def test_rows_that_expired_during_downtime_are_removed_at_the_start(tmp_path: Path) -> None:
     async with running_engine(tmp_path, limits=OperatorLimits(history_retention=timedelta(0))) as engine:
         await engine.advance(30 * DAY)
         before = await rows(engine)
@@ -90,7 +90,7 @@ async def test_what_became_too_old_while_the_service_was_down_is_forgotten_at_th
 async def test_a_stop_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
     async with running_engine(tmp_path, limits=OperatorLimits(history_retention=timedelta(0))) as engine:
         for _ in range(200):
-            await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
+            await cancel(engine, (await request_operation(engine, "restart", "web-0")).events[0])
         await engine.advance(30 * DAY)
         newest = engine.records.newest
     again, _ = make_engine(tmp_path, limits=WEEK)
@@ -107,7 +107,7 @@ async def test_a_stop_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retention", [timedelta(0), 1000 * DAY])
-async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_of_history(
+async def test_idempotent_responses_are_kept_for_a_day_whatever_the_retention(
     retention: timedelta,
 ) -> None:
     async with running_engine(limits=OperatorLimits(history_retention=retention)) as engine:
@@ -126,12 +126,10 @@ async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_
 
 
 @pytest.mark.parametrize("newest", [False, True])
-async def test_history_is_the_same_however_many_parts_it_is_looked_through_in(
-    monkeypatch: pytest.MonkeyPatch, newest: bool
-) -> None:
+async def test_history_is_the_same_for_any_page_size(monkeypatch: pytest.MonkeyPatch, newest: bool) -> None:
     async with running_engine() as engine:
         for _ in range(5):
-            await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
+            await cancel(engine, (await request_operation(engine, "restart", "web-0")).events[0])
         everything = await rows(engine)
         for size in (1, 2, 3, 7):
             monkeypatch.setattr("forewarn.engine.history.SCAN_ROWS", size)

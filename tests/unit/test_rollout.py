@@ -1,4 +1,4 @@
-"""Which hosts a rollout takes when: the waves, the plan, and what is refused."""
+"""The hosts of a rollout: waves, plan, and rejected requests."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_rollout_runs_as_planned(
     limits = OperatorLimits(inactivity_timeout=timedelta(days=3650))
 
     async def run() -> None:
-        async with running_engine(fleet=fleet, listening=False, limits=limits) as engine:
+        async with running_engine(fleet=fleet, enable_groups=False, limits=limits) as engine:
             for group in {vm.group for vm in fleet.vms.values()} - deaf:
                 await engine.enable(group, by="test")
             prepared = prepare(engine.draft(), START, ["*"], settings, "test")
@@ -314,7 +314,7 @@ REFUSED: dict[str, tuple[Draft, list[str], RolloutSettings, type[Exception], str
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case: str) -> None:
+def test_an_invalid_request_is_rejected_with_the_allowed_values_and_changes_nothing(case: str) -> None:
     draft, patterns, settings, error, words = REFUSED[case]
     with pytest.raises(error) as caught:
         prepare(draft, START, patterns, settings, "test")
@@ -322,7 +322,7 @@ def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case
     assert not draft.changes
 
 
-def test_what_is_left_out_is_filled_in_and_hosts_out_of_use_are_skipped() -> None:
+def test_defaults_are_set_and_hosts_out_of_service_are_skipped() -> None:
     rollout = prepare(drafted(DEGRADED), START, ["host-*"], RolloutSettings(notice=MINUTE, overrides=("notice",)), "me")
     assert (rollout.settings.type, rollout.settings.duration) == ("Freeze", timedelta(seconds=9))
     assert (rollout.pending, rollout.skipped) == (("host-b",), (("host-a", "the host is degraded"),))

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import MINUTE, START, approve, ask, cancel, make_engine
+from engines import MINUTE, START, approve, cancel, make_engine, request_operation
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -124,7 +124,7 @@ class RolloutMachine(MortalEngine):
 
     @rule(number=st.integers(0, 8), cause=st.sampled_from(["live-migration", "redeploy"]))
     def a_vm_is_moved(self, number: int, cause: str) -> None:
-        self.attempt(ask(self.engine, cause, f"vm-{number}"))
+        self.attempt(request_operation(self.engine, cause, f"vm-{number}"))
 
     @rule(failures=st.integers(0, 2), slow=st.booleans())
     def fabric_misbehaves(self, failures: int, slow: bool) -> None:
@@ -284,7 +284,7 @@ async def test_a_failed_health_check_stops_the_rollout_and_cancels_pending_opera
         assert (ended_how["h1"], ended_how.get("h3")) == (OperationStatus.DONE, None), "nothing more is announced"
 
 
-async def test_what_is_said_to_be_done_is_over_at_once_and_well() -> None:
+async def test_an_operation_marked_done_is_complete_and_healthy_at_once() -> None:
     async with four_hosts("x0", max_unavailable=1) as (engine, fabric, rollout):
         fabric.delay = 10 * MINUTE
         await approve_all(engine, "x0")
@@ -293,7 +293,7 @@ async def test_what_is_said_to_be_done_is_over_at_once_and_well() -> None:
         assert engine.document("x0").events == ()
 
 
-async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -> None:
+async def test_the_health_check_runs_after_a_restart(tmp_path: Path) -> None:
     engine, fabric = make_engine(tmp_path)
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
@@ -311,7 +311,7 @@ async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -
     await engine.stop()
 
 
-async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
+async def test_the_explanation_of_a_rollout_operation_names_what_it_waits_for() -> None:
     async with four_hosts("x0", max_unavailable=1, notice=3 * HOUR) as (engine, fabric, rollout):
 
         def explained() -> Explanation:
@@ -346,17 +346,17 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
         await approve_all(engine, "x0")
         await engine.advance(MINUTE)
         fabric.delay = None
-        await ask(engine, "eviction", "x0")
+        await request_operation(engine, "eviction", "x0")
         await approve_all(engine, "x0")
         await engine.advance(12 * HOUR)
         rollout, _ = await ended(engine)
         assert (rollout.status, rollout.reason) == (RolloutStatus.DONE, "")
 
 
-async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
+async def test_hosts_out_of_service_are_skipped_and_busy_ones_are_later() -> None:
     async with four_hosts("x2", max_unavailable=1, pause=10 * MINUTE) as (engine, _, rollout):
-        await ask(engine, "degraded-hardware", host="h1")
-        await ask(engine, "host-update", host="h2", notice=2 * HOUR)
+        await request_operation(engine, "degraded-hardware", host="h1")
+        await request_operation(engine, "host-update", host="h2", notice=2 * HOUR)
         await engine.advance(24 * HOUR)
         rollout, _ = await ended(engine)
         assert (rollout.status, rollout.done) == (RolloutStatus.DONE, ("h0", "h3", "h2"))

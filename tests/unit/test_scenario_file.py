@@ -1,4 +1,4 @@
-"""The scenario file: what it can say, and that everything wrong in it is said with line and key."""
+"""The scenario file: its keys, and errors with line and key."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ domains_at_once = 1
 '''
 
 
-def test_everything_that_a_file_can_say() -> None:
+def test_every_key_of_a_file() -> None:
     scenario = parse_scenario(WHOLE, "all", "all.toml")
     assert (scenario.name, scenario.title, scenario.source) == ("all", "All at once", "Nowhere.")
     assert scenario.description == "Everything that a file can say."
@@ -126,7 +126,7 @@ def test_everything_that_a_file_can_say() -> None:
     ]
 
 
-def test_every_shipped_one_says_where_its_timings_are_from_and_has_a_fleet() -> None:
+def test_every_built_in_scenario_has_a_source_and_a_fleet() -> None:
     assert library.names()
     for name in library.names():
         scenario = parse_scenario(library.text(name), name, name)
@@ -137,7 +137,7 @@ def test_every_shipped_one_says_where_its_timings_are_from_and_has_a_fleet() -> 
         assert any(step.expect is not None and step.expect.type for step in scenario.steps), name
 
 
-def test_the_shelf_has_what_was_promised() -> None:
+def test_the_library_has_all_documented_scenarios() -> None:
     assert library.names() == [
         "cancelled-maintenance",
         "correlated-eviction",
@@ -410,14 +410,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_is_said_with_line_and_key(what: str) -> None:
+def test_an_error_has_line_and_key(what: str) -> None:
     text, line, key, problem = BROKEN[what]
     with pytest.raises(BadScenario) as caught:
         parse_scenario(text, "mine", "mine.toml")
     assert str(caught.value).startswith(f"mine.toml:{line}: {key}: {problem}")
 
 
-def test_what_a_terminal_would_obey_is_refused() -> None:
+def test_control_characters_are_rejected() -> None:
     for text in (
         'title = "\\u001b[2J"\n[[step]]\nwait = "1s"\n',
         'title = "a"\n[[step]]\ntitle = "\\u0007"\nwait = "1s"\n',

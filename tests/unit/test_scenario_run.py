@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
-from engines import ask, cancel, make_engine, running_engine
+from engines import cancel, make_engine, request_operation, running_engine
 
 from forewarn.core import rollout_commands
 from forewarn.core.events import EventStatus
@@ -83,7 +83,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def a_stage(fleet: str = "", *, faults: bool = False, **options: Any) -> AsyncIterator[Stage]:
+async def running_stage(fleet: str = "", *, faults: bool = False, **options: Any) -> AsyncIterator[Stage]:
     if fleet:
         options["fleet"] = parse_fleet(fleet, "fleet.toml")
     async with running_engine(**options) as engine:
@@ -99,7 +99,7 @@ def states(run: Run) -> list[str]:
 
 
 def approve_everything(engine: Engine) -> None:
-    """An application that approves as soon as it is told."""
+    """An application that approves an event as soon as it sees it."""
 
     def on_published(published: Published) -> None:
         for group in published.groups:
@@ -118,7 +118,7 @@ async def test_every_shipped_one_passes_whether_the_application_waits_or_approve
     name: str, eager: bool
 ) -> None:
     text = library.text(name)
-    async with a_stage(parse_scenario(text, name, name).fleet, listening=False) as stage:
+    async with running_stage(parse_scenario(text, name, name).fleet, enable_groups=False) as stage:
         if eager:
             approve_everything(stage.engine)
         group = "workers" if name == "scale-in" else ""
@@ -132,9 +132,9 @@ async def test_every_shipped_one_passes_whether_the_application_waits_or_approve
         assert not stage.engine.live_operations()
 
 
-async def test_a_run_takes_exactly_as_long_as_the_medians_say() -> None:
+async def test_a_run_takes_exactly_the_published_medians() -> None:
     for name, minutes in (("live-migration", 20), ("host-maintenance", 25), ("user-redeploy", 25)):
-        async with a_stage() as stage:
+        async with running_stage() as stage:
             run = await stage.run_scenario(library.text(name), "db-0", name=name)
             assert run.ended_at == run.started_at + minutes * MINUTE
             assert run.steps[0].ended_at == run.started_at
@@ -155,10 +155,10 @@ async def test_a_run_takes_exactly_as_long_as_the_medians_say() -> None:
         ('vm = "deleted"', "db-0: expected VM state deleted, got running on host-a"),
     ],
 )
-async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_left_behind(
+async def test_a_false_expectation_fails_with_the_actual_value_and_leaves_nothing_behind(
     wrong: str, problem: str
 ) -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(HEAD + RESTART + f"expect = {{ {wrong} }}\n" + TO_ITS_END, "db-0")
         assert (run.status, states(run)) == (RunStatus.FAILED, ["failed", "waiting", "waiting"])
         assert run.steps[0].error.startswith(problem)
@@ -180,13 +180,13 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
     ],
 )
 async def test_the_same_when_it_is_true(right: str) -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(HEAD + RESTART + f"expect = {{ {right} }}\n" + TO_ITS_END, "db-0")
         assert run.status is RunStatus.PASSED, run
 
 
 async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(HEAD + '[[step]]\ndo = "start"\n', "db-0")
         assert (run.status, run.steps[0].error) == (
             RunStatus.FAILED,
@@ -194,16 +194,16 @@ async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
         )
 
 
-async def test_nothing_told_is_said_so() -> None:
-    async with a_stage() as stage:
+async def test_a_cause_without_notice_is_reported() -> None:
+    async with running_stage() as stage:
         text = HEAD + '[[step]]\ndo = "delete"\nexpect = { type = "Terminate", status = "Scheduled" }\n'
         run = await stage.run_scenario(text, "db-0")
         assert run.steps[0].error == "db-0: expected Terminate Scheduled, got no event"
 
 
-async def test_what_others_cause_does_not_count() -> None:
-    async with a_stage() as stage:
-        await ask(stage.engine, "redeploy", "db-0")
+async def test_events_of_other_operations_do_not_count() -> None:
+    async with running_stage() as stage:
+        await request_operation(stage.engine, "redeploy", "db-0")
         text = HEAD + '[[step]]\ndo = "live-migration"\nexpect = { type = "Redeploy" }\n'
         run = await stage.run_scenario(text, "db-0")
         assert run.steps[0].error == "db-0: expected type 'Redeploy', got 'Freeze'"
@@ -211,7 +211,7 @@ async def test_what_others_cause_does_not_count() -> None:
 
 
 async def test_a_step_that_takes_too_long_fails() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(HEAD + RESTART + '[[step]]\nuntil = "Started"\nwithin = "14m"\n', "db-0")
         assert run.steps[1].error == "expected a Started event for db-0 within 14m"
         text = HEAD + '[[step]]\ndo = "hardware-failure"\n[[step]]\nuntil = "gone"\nwithin = "9m"\n'
@@ -222,7 +222,7 @@ async def test_a_step_that_takes_too_long_fails() -> None:
 
 async def test_an_event_that_is_cancelled_before_its_start_fails_the_step() -> None:
     cancel = '[[step]]\ndo = "cancel"\nexpect = { notified = false }\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(HEAD + RESTART + cancel + TO_ITS_END, "db-0")
         assert states(run) == ["passed", "passed", "failed", "waiting"]
         assert run.steps[2].error == "db-0: expected a Started event, but it ended before it started"
@@ -232,50 +232,50 @@ async def test_a_run_postpones_and_approves_its_events() -> None:
     postponed = '[[step]]\ndo = "postpone"\nby = "30m"\n[[step]]\nwait = "44m"\nexpect = { status = "Scheduled" }\n'
     text = HEAD + '[[step]]\ndo = "live-migration"\n' + postponed
     text += '[[step]]\ndo = "approve"\nexpect = { status = "Started" }\n[[step]]\nuntil = "gone"\nwithin = "5m"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(text, "db-0")
         assert states(run) == ["passed"] * 5
         assert run.ended_at == run.started_at + 49 * MINUTE
 
 
-async def test_what_touches_several_groups_is_postponed_once() -> None:
+async def test_an_operation_of_several_groups_is_postponed_once() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "host-update"\n'
     text += '[[step]]\ndo = "postpone"\nby = "10m"\n[[step]]\nuntil = "Started"\nwithin = "25m"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(text, "web-0", "db-0")  # both on one host
         assert (run.status, run.ended_at) == (RunStatus.PASSED, run.started_at + 25 * MINUTE)
 
 
 @pytest.mark.parametrize("answer", ['do = "approve"', 'do = "cancel"', 'do = "postpone"\nby = "5m"'])
-async def test_an_answer_that_comes_too_late_is_skipped_with_its_expectation(answer: str) -> None:
+async def test_an_action_that_is_too_late_is_skipped_with_its_expectation(answer: str) -> None:
     text = HEAD + '[[step]]\ndo = "host-update"\n[[step]]\nuntil = "Started"\nwithin = "15m"\n'
     text += f"[[step]]\n{answer}\nexpect = {{ notified = false }}\n" + '[[step]]\nuntil = "gone"\nwithin = "10m"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(text, "web-1")
         assert (run.status, states(run)) == (RunStatus.FAILED, ["passed", "passed", "failed", "waiting"])
         assert "all events of the run have started or ended" in run.steps[2].error, (
-            "nobody has approved: the scenario is wrong"
+            "there is no approval, so the scenario is wrong"
         )
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         approve_everything(stage.engine)
         run = await stage.run_scenario(text, "web-1")
         assert (run.status, states(run)) == (RunStatus.PASSED, ["passed", "passed", "skipped", "passed"])
         assert "was approved before" in run.steps[2].error
 
 
-async def test_an_answer_reaches_what_an_earlier_step_has_caused() -> None:
+async def test_an_action_applies_to_the_event_of_an_earlier_step() -> None:
     text = (
         'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [1]\n[[step]]\ndo = "redeploy"\nvms = [2]\n'
     )
     text += '[[step]]\ndo = "cancel"\nvms = [1]\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(text, "web-0", "db-0")
         assert states(run) == ["passed", "passed", "passed"]
         assert [event.type for event in stage.engine.live_events()] == ["Redeploy"]
 
 
 async def test_a_cancellation_from_outside_fails_the_run() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         told = asyncio.Event()
         stage.engine.subscribe(lambda _: told.set())
         run = await stage.start(HEAD + RESTART + '[[step]]\nuntil = "gone"\nwithin = "25m"\n', "db-0", speed=1)
@@ -286,9 +286,9 @@ async def test_a_cancellation_from_outside_fails_the_run() -> None:
         assert "but it was cancelled" in run.steps[1].error
 
 
-async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> None:
+async def test_a_rollout_that_an_operator_ends_is_not_completed() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\ntype = "Freeze"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         told = asyncio.Event()
         stage.engine.subscribe(lambda _: told.set())
         run = await stage.start(text + '[[step]]\nuntil = "gone"\nwithin = "2h"\n', "web-0", "web-1", speed=1)
@@ -301,7 +301,7 @@ async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> No
 
 async def test_only_some_of_the_vms() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [2]\n' + TO_ITS_END
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(text, "web-0", "web-1")
         assert run.status is RunStatus.PASSED
         (operation_id,) = run.operations
@@ -312,18 +312,18 @@ async def test_only_some_of_the_vms() -> None:
 async def test_two_started_domains_at_once_fail_the_step() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\n'
     text += '[[step]]\nuntil = "gone"\nwithin = "50m"\nexpect = { domains_at_once = 1 }\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         assert (await stage.run_scenario(text, "web-0", "web-1")).status is RunStatus.PASSED
         # Two host updates that know nothing of each other: no rollout keeps them apart.
         run = await stage.run_scenario(text.replace("rollout", "host-update"), "web-0", "web-1")
         assert run.steps[1].error == "expected at most 1 of a group's update domains Started at once, got 2"
 
 
-async def test_domains_that_others_have_out_do_not_count() -> None:
+async def test_domains_that_other_operations_stop_do_not_count() -> None:
     text = HEAD + '[[step]]\ndo = "hardware-failure"\n'
     text += '[[step]]\nuntil = "gone"\nwithin = "10m"\nexpect = { domains_at_once = 1 }\n'
-    async with a_stage() as stage:
-        await ask(stage.engine, "hardware-failure", host="host-b")
+    async with running_stage() as stage:
+        await request_operation(stage.engine, "hardware-failure", host="host-b")
         assert len(stage.engine.document("web").events) == 1
         assert (await stage.run_scenario(text, "web-0")).status is RunStatus.PASSED
 
@@ -332,7 +332,7 @@ async def test_domains_that_others_have_out_do_not_count() -> None:
 
 
 async def test_groups_do_not_fall_silent_while_a_run_moves_the_clock() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(library.text("degraded-hardware"), "db-0", name="degraded-hardware")
         assert run.status is RunStatus.PASSED
         assert stage.engine.document("db-0").enabled
@@ -341,7 +341,7 @@ async def test_groups_do_not_fall_silent_while_a_run_moves_the_clock() -> None:
 
 async def test_a_pace_moves_the_clock_as_real_time_passes() -> None:
     text = HEAD + '[[step]]\nwait = "100s"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.run_scenario(text, "db-0", speed=10_000)
         assert run.ended_at == run.started_at + timedelta(seconds=100)
 
@@ -349,9 +349,9 @@ async def test_a_pace_moves_the_clock_as_real_time_passes() -> None:
 # --- Stopping, and requirements of a run --------------------------------------------------------------------------
 
 
-async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has() -> None:
+async def test_a_stopped_run_cancels_scheduled_events_and_leaves_started_ones() -> None:
     text = HEAD + '[[step]]\ndo = "hardware-failure"\n' + RESTART + '[[step]]\nwait = "1m"\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         run = await stage.start(text, "db-0", speed=0.001)
         waiting = asyncio.Event()
 
@@ -371,8 +371,8 @@ async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has(
             await stage.scenario_runs.stop_run("r7")
 
 
-async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_them() -> None:
-    async with a_stage() as stage:
+async def test_a_run_that_waits_for_vms_can_be_stopped() -> None:
+    async with running_stage() as stage:
         run = await stage.start(HEAD + RESTART + TO_ITS_END, "db-0", seen_by=("db-0",))
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await stage.barrier.waited_for.wait()
@@ -385,7 +385,7 @@ async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_
 
 
 async def test_only_one_run_moves_a_virtual_clock() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         first = await stage.start(HEAD + '[[step]]\nwait = "1m"\n', "db-0", speed=0.001)
         with pytest.raises(RunInProgress, match=f"forewarn scenario stop {first.id}"):
             await stage.start(HEAD + RESTART, "web-0")
@@ -393,16 +393,16 @@ async def test_only_one_run_moves_a_virtual_clock() -> None:
         assert (await stage.run_scenario(HEAD + RESTART, "web-0")).status is RunStatus.PASSED
 
 
-async def test_two_that_come_at_once_are_not_both_taken() -> None:
-    async with a_stage(listening=False) as stage:
+async def test_only_one_of_two_simultaneous_runs_starts() -> None:
+    async with running_stage(enable_groups=False) as stage:
         text = HEAD + '[[step]]\nwait = "1m"\n'
         both = [stage.start(text, vm, enable=True, speed=0.001) for vm in ("db-0", "web-0")]
         outcomes = await asyncio.gather(*both, return_exceptions=True)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Run", "RunInProgress"]
 
 
-async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -> None:
-    async with a_stage(listening=False) as stage:
+async def test_a_group_without_events_enabled_is_an_error_that_says_what_to_do() -> None:
+    async with running_stage(enable_groups=False) as stage:
         with pytest.raises(EventsNotEnabled) as caught:
             await stage.start(HEAD + RESTART, "db-0")
         assert str(caught.value).startswith("db-0 has never polled. The run would send it no events.")
@@ -412,8 +412,8 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
         assert run.status is RunStatus.PASSED
 
 
-async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> None:
-    async with a_stage() as stage:
+async def test_a_group_that_has_not_polled_for_a_day_is_an_error_too() -> None:
+    async with running_stage() as stage:
         await stage.engine.advance(timedelta(hours=25))
         with pytest.raises(EventsNotEnabled, match="has not polled for 1d1h"):
             await stage.start(HEAD + RESTART, "db-0")
@@ -421,14 +421,14 @@ async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> 
 
 
 async def test_runs_are_listed_newest_first_and_the_oldest_forgotten() -> None:
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         for _ in range(MAX_ENDED_RUNS + 3):
             await stage.run_scenario(HEAD + '[[step]]\nwait = "1s"\n', "db-0")
         numbers = [int(run.id.removeprefix("r")) for run in stage.scenario_runs.runs()]
         assert numbers == list(range(numbers[0], numbers[0] - MAX_ENDED_RUNS, -1))
 
 
-async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:
+async def test_a_stop_of_the_service_leaves_the_operations_of_a_run() -> None:
     engine, _ = make_engine()
     await engine.start()
     await engine.apply_fleet(parse_fleet('[[vm]]\nname = "a"\n', "f"), by="test")
@@ -447,7 +447,7 @@ async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:
 
 async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
     text = HEAD + '[[step]]\nfault = { kind = "500", count = 3 }\n' + RESTART + TO_ITS_END
-    async with a_stage(faults=True) as stage:
+    async with running_stage(faults=True) as stage:
         added: list[FaultSpec] = []
         stage.engine.subscribe(lambda _: added.extend(fault.order for fault in stage.faults.list()))
         run = await stage.run_scenario(text, "db-0")
@@ -456,9 +456,9 @@ async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
         assert stage.faults.list() == []
 
 
-async def test_where_faults_are_not_allowed_nothing_is_begun() -> None:
+async def test_without_allow_faults_a_run_with_faults_is_rejected() -> None:
     text = HEAD + RESTART + '[[step]]\nfault = { kind = "500" }\n'
-    async with a_stage() as stage:
+    async with running_stage() as stage:
         with pytest.raises(FaultsNotAllowed):
             await stage.start(text, "db-0")
         assert not stage.engine.live_events()

@@ -52,7 +52,7 @@ def test_the_users_own_file_is_read_when_it_is_there(tmp_path: Path) -> None:
     assert resolve({}, {})["rate_limit"] == (0.0, str(file))
 
 
-def test_the_data_folder_is_the_users_own_unless_said(tmp_path: Path) -> None:
+def test_the_default_data_folder_belongs_to_the_user(tmp_path: Path) -> None:
     assert resolve({}, {})["data"].value == str(tmp_path / "share" / "forewarn")
     assert resolve({}, {"FOREWARN_DATA": ""})["data"].value == str(tmp_path / "share" / "forewarn")
     assert resolve({"data": ":memory:"}, {})["data"].value == ":memory:"
@@ -106,7 +106,7 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("settle", "restart=soon", "14m50s"),
     ],
 )
-def test_a_wrong_value_says_where_it_came_from_and_what_would_be_right(name: str, text: str, words: str) -> None:
+def test_an_invalid_value_is_an_error_with_its_source_and_the_allowed_values(name: str, text: str, words: str) -> None:
     with pytest.raises(BadSetting, match=SETTINGS[name].variable) as caught:
         resolve({}, {SETTINGS[name].variable: text})
     assert words in str(caught.value)
@@ -123,7 +123,7 @@ def test_a_wrong_file(tmp_path: Path, text: str, error: type[Exception]) -> None
 # --- Settle times ---------------------------------------------------------------------------------------
 
 
-def test_each_source_says_some_of_the_settle_times(tmp_path: Path) -> None:
+def test_settle_times_of_several_sources_are_merged(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_text('[settle]\nrestart = "1m"\nredeploy = "2m"\nhost-update = 180\n')
     usual = resolve({}, {})["settle"]
@@ -181,7 +181,7 @@ def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def test_every_former_name_is_known() -> None:
+def test_every_old_name_is_known() -> None:
     assert RENAMED.keys() == NEW_NAMES.keys() | SETTLE_NAMES.keys()
     assert not RENAMED.keys() & SETTINGS.keys()
 
@@ -202,7 +202,7 @@ def test_every_former_name_is_known() -> None:
         ),
     ],
 )
-def test_a_former_name_is_an_error_that_says_the_current_one(
+def test_an_old_name_is_an_error_with_the_new_name(
     tmp_path: Path, old: str, in_file: str, variable: str, new_option: str, argument: str
 ) -> None:
     file = tmp_path / "f.toml"
@@ -249,7 +249,7 @@ def test_the_current_form_of_a_settle_time_is_valid_in_a_file(tmp_path: Path) ->
         (("fault", "add", "500"), "--for", "--duration"),
     ],
 )
-def test_a_former_option_of_a_command_is_an_error_that_says_the_current_one(
+def test_an_old_option_of_a_command_is_an_error_with_the_new_name(
     arguments: tuple[str, ...], old: str, new: str
 ) -> None:
     result = CliRunner().invoke(root, [*arguments, old, "3"])
@@ -263,6 +263,6 @@ def test_a_former_option_is_not_confused_with_the_option_of_another_command() ->
     assert "It is now called" not in result.output
 
 
-def test_the_former_options_of_verify_are_known() -> None:
+def test_the_old_options_of_verify_are_known() -> None:
     names = {"--other": "--same-group", "--outside": "--other-group", "--patience": "--max-wait"}
     assert names.items() <= RENAMED_OPTIONS.items()

@@ -1,4 +1,4 @@
-"""Maintenance windows: how they are written, and when they are open."""
+"""Maintenance windows: their syntax, and when they are open."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_parse(text: str, window: Window) -> None:
         ("sat 02:00 4h Middle/Of/Nowhere/At/All", "is not a time zone. Use an IANA name like Europe/Berlin or UTC."),
     ],
 )
-def test_what_is_no_window(text: str, says: str) -> None:
+def test_an_invalid_window_is_rejected(text: str, says: str) -> None:
     with pytest.raises(ValueError, match="is not a maintenance window") as caught:
         parse_window(text)
     assert says in str(caught.value)
@@ -136,7 +136,7 @@ def test_what_is_no_window(text: str, says: str) -> None:
         "A" * 5000,
     ],
 )
-def test_a_zone_is_never_a_path_to_something_else(name: str) -> None:
+def test_a_time_zone_cannot_be_a_path(name: str) -> None:
     with pytest.raises(ValueError, match="is not a time zone") as caught:
         parse_window(f"sat 02:00 4h {name}")
     assert len(str(caught.value)) < 500
@@ -172,7 +172,7 @@ def test_utc_needs_no_time_zone_database() -> None:
         ("sun-tue,thu 00:00 2h", "thu,sun-tue 00:00 2h UTC"),
     ],
 )
-def test_what_means_the_same_is_written_the_same(text: str, canonical: str) -> None:
+def test_equivalent_windows_have_one_form(text: str, canonical: str) -> None:
     assert format_window(parse_window(text)) == canonical
 
 
@@ -187,7 +187,7 @@ some_windows = st.builds(
 
 @thorough
 @given(some_windows)
-def test_what_is_written_is_read_again(window: Window) -> None:
+def test_a_formatted_window_is_parsed_back(window: Window) -> None:
     assert parse_window(format_window(window)) == window
 
 
@@ -280,7 +280,7 @@ def test_common(sets: list[list[str]], moment: str, common: str | None) -> None:
     assert next_common(groups, at(moment)) == (common and at(common))
 
 
-def test_the_horizon_is_still_looked_at() -> None:
+def test_the_search_includes_the_horizon() -> None:
     groups = [[parse_window("sat 02:00 4h")]]
     moment = at("2025-01-03T02:00")
     assert next_common(groups, moment, timedelta(days=1)) == moment + timedelta(days=1)
@@ -379,7 +379,7 @@ within_a_minute = st.sampled_from([timedelta(0), timedelta(microseconds=1), MINU
 
 @thorough
 @given(window_lists, seasons_and_minutes, within_a_minute)
-def test_open_as_the_clocks_say(windows: list[Window], place: tuple[Season, int], past: timedelta) -> None:
+def test_windows_open_by_local_time(windows: list[Window], place: tuple[Season, int], past: timedelta) -> None:
     weeks, middle = place
     expected = open_minutes(weeks, windows)
     edges = [m + 1 for m in range(middle - 2880, middle + 2880) if expected[m] != expected[m + 1]]
@@ -400,7 +400,9 @@ def test_open_as_the_clocks_say(windows: list[Window], place: tuple[Season, int]
 
 @thorough
 @given(st.lists(window_lists, min_size=2, max_size=4), seasons_and_minutes, within_a_minute)
-def test_common_as_the_clocks_say(sets: list[list[Window]], place: tuple[Season, int], past: timedelta) -> None:
+def test_common_openings_follow_local_time(
+    sets: list[list[Window]], place: tuple[Season, int], past: timedelta
+) -> None:
     weeks, minute = place
     horizon = timedelta(days=16)
     moment = weeks.first + minute * MINUTE + past
@@ -414,6 +416,6 @@ def test_common_as_the_clocks_say(sets: list[list[Window]], place: tuple[Season,
         assert all(is_open(windows, common) for windows in sets)
 
 
-def test_many_groups_that_never_meet_are_given_up_on() -> None:
+def test_the_search_ends_for_groups_without_a_common_opening() -> None:
     sets = [[parse_window(f"daily {hour:02}:00 1h {zone}")] for hour in range(24) for zone in ZONES]
     assert next_common(sets, at("2025-01-01T00:00"), timedelta(days=400)) is None

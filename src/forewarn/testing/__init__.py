@@ -1,8 +1,8 @@
-"""Forewarn in a test: the whole service in this process, in virtual time. (docs/reference/test-kit.md)"""
+"""The test kit: the whole service in the process of a test, in virtual time. (docs/reference/test-kit.md)"""
 
 from __future__ import annotations
 
-from forewarn.testing.client import Answer
+from forewarn.testing.client import HTTPResponse
 from forewarn.testing.event import Event
 from forewarn.testing.process import ServiceProcess
 from forewarn.testing.service import AsyncService, ScenarioFailed, Service
@@ -11,11 +11,11 @@ from forewarn.wire.document_reader import EventsDocument, ScheduledEvent
 
 __all__ = [
     "VM",
-    "Answer",
     "AsyncService",
     "Event",
     "EventsDocument",
     "Group",
+    "HTTPResponse",
     "ScenarioFailed",
     "ScheduledEvent",
     "Service",

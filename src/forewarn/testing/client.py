@@ -22,7 +22,7 @@ NEWEST_VERSION = "2020-07-01"
 EVENTS_PATH = "/metadata/scheduledevents"
 DOCUMENT = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
 TIMEOUT_SECONDS = 60
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 COMMAND = (sys.executable, "-m", "forewarn")
 """The command line of this installation, without arguments."""
 SERVICE_FILE = "service.json"
@@ -30,20 +30,20 @@ SERVICE_FILE = "service.json"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer to a request."""
+class HTTPResponse:
+    """The response to a request of a test."""
 
     status: int
     headers: dict[str, str]
-    """By name in lower case."""
+    """Names are in lower case."""
     body: bytes
 
     def json(self) -> Any:
         return json.loads(self.body)
 
 
-class Unexpected(AssertionError):
-    """The service gave another answer than the test expects."""
+class UnexpectedResponse(AssertionError):
+    """The service sent another status than the test expects."""
 
 
 def send(
@@ -53,23 +53,23 @@ def send(
     headers: dict[str, str],
     body: bytes | str | None = None,
     source: str = "",
-) -> Answer:
-    """One request on a connection of its own."""
-    with opened(origin, method, target, headers, body, seconds=TIMEOUT_SECONDS, source=source) as answer:
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, found, answer.read())
+) -> HTTPResponse:
+    """Send one request on its own connection."""
+    with opened(origin, method, target, headers, body, seconds=TIMEOUT_SECONDS, source=source) as response:
+        received = {name.lower(): value for name, value in response.getheaders()}
+        return HTTPResponse(response.status, received, response.read())
 
 
 def address_in(url: str) -> tuple[str, int]:
-    """Host and port of a URL."""
+    """Return host and port of a URL."""
     origin = origin_of(url)
     return origin.host, origin.port
 
 
-class Reachable(ABC):
-    """A running service that can be reached over the network, and requests to it.
+class ServiceClient(ABC):
+    """Requests to a running service over the network.
 
-    A subclass says where it is.
+    A subclass provides its addresses and its credentials.
     """
 
     @property
@@ -90,12 +90,12 @@ class Reachable(ABC):
     @property
     @abstractmethod
     def certificate(self) -> str:
-        """The file with the certificate of the control API; empty if it has none."""
+        """The file with the certificate of the control API, or an empty string if it has none."""
 
     @property
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """The variables with which the command line finds this service, and no other."""
+        """The environment variables with which the command line finds this service."""
 
     @property
     def metadata_address(self) -> tuple[str, int]:
@@ -108,7 +108,7 @@ class Reachable(ABC):
     # --- As a VM ----------------------------------------------------------------------------------
 
     def connect(self, address: tuple[str, int] | None = None, source: str = "127.0.0.1") -> socket.socket:
-        """A bare connection, from any loopback address."""
+        """Open a TCP connection, from any loopback address."""
         return socket.create_connection(address or self.metadata_address, timeout=20, source_address=(source, 0))
 
     def request(
@@ -120,17 +120,17 @@ class Reachable(ABC):
         *,
         source: str = "127.0.0.1",
         address: tuple[str, int] | None = None,
-    ) -> Answer:
-        """A request to the metadata service; with the Metadata header unless headers are given."""
+    ) -> HTTPResponse:
+        """Send a request to the metadata service. Without `headers` it has only the Metadata header."""
         headers = {"Metadata": "true"} if headers is None else headers
         return send(Origin(*(address or self.metadata_address)), method, target, headers, body, source)
 
     def document(self, **options: Any) -> Any:
-        """The document of scheduled events, as JSON."""
-        return _good(self.request(**options), 200).json()
+        """Return the document of scheduled events, as JSON."""
+        return expect_status(self.request(**options), 200).json()
 
-    def approve(self, *ids: str, source: str = "127.0.0.1") -> Answer:
-        """Approve events, as the VM at that address."""
+    def approve(self, *ids: str, source: str = "127.0.0.1") -> HTTPResponse:
+        """Approve events, as the VM with the address `source`."""
         return self.request("POST", body=start_requests(*ids), source=source)
 
     # --- As an operator ---------------------------------------------------------------------------
@@ -142,8 +142,8 @@ class Reachable(ABC):
         body: Any = None,
         token: str | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Answer:
-        """A request to the control API, with the admin token unless another is given."""
+    ) -> HTTPResponse:
+        """Send a request to the control API. The default token is the admin token."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
         return send(origin_of(self.control_url, self.certificate), method, path, sent, content)
@@ -151,39 +151,33 @@ class Reachable(ABC):
     @property
     def now(self) -> datetime:
         """The service's time."""
-        return from_text(self.answer("/v1/clock")["now"])
+        return from_text(self.get_json("/v1/clock")["now"])
 
-    def answer(self, path: str) -> Any:
-        """The JSON at a path of the control API."""
-        return _good(self.control("GET", path), 200).json()
+    def get_json(self, path: str) -> Any:
+        """GET a path of the control API, and return the JSON."""
+        return expect_status(self.control("GET", path), 200).json()
 
-    def all(self, path: str) -> list[Any]:
-        """A list of the control API, page by page."""
+    def list_all(self, path: str) -> list[Any]:
+        """Return a whole list of the control API. It is read page by page."""
         found: list[Any] = []
-        query = ("&" if "?" in path else "?") + f"limit={MOST_ROWS}"
+        query = ("&" if "?" in path else "?") + f"limit={MAX_ROWS}"
         cursor = ""
         while True:
-            page = self.answer(path + query + cursor)
+            page = self.get_json(path + query + cursor)
             (name,) = page.keys() - {"next"}
             found += page[name]
             if page["next"] is None:
                 return found
             cursor = f"&cursor={page['next']}"
 
-    def request_operation(self, cause: str, *vms: str, **options: Any) -> dict[str, Any]:
-        """Request an operation; returns it, or the first if there are several."""
-        body = {"cause": cause, **({"vms": vms} if vms else {}), **options}
-        operation: dict[str, Any] = _good(self.control("POST", "/v1/operations", body), 201).json()["operations"][0]
-        return operation
-
     # --- From the command line --------------------------------------------------------------------
 
     def cli(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """The command line, as typed in another terminal."""
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
+        """Run the command line with this service, as in another terminal."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
         return subprocess.run(  # noqa: S603 - it is this very program
             [*COMMAND, *arguments],
-            env={**ours, **self.environment, **variables},
+            env={**inherited, **self.environment, **variables},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
@@ -191,7 +185,9 @@ class Reachable(ABC):
         )
 
 
-def _good(answer: Answer, status: int) -> Answer:
-    if answer.status != status:
-        raise Unexpected(f"{answer.status}: {answer.body.decode(errors='replace')}")
-    return answer
+def expect_status(response: HTTPResponse, status: int, sender: str = "") -> HTTPResponse:
+    """Return the response if it has this status."""
+    if response.status != status:
+        problem = f"expected status {status}, got {response.status}: {response.body.decode(errors='replace')}"
+        raise UnexpectedResponse(f"{sender}: {problem}" if sender else problem)
+    return response

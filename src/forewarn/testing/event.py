@@ -1,11 +1,11 @@
-"""An event, as a test reads it."""
+"""An event, as a test sees it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from forewarn.errors import UnknownEvent
-from forewarn.testing.durations import moment_of
+from forewarn.testing.durations import read_time
 from forewarn.testing.vm import name_of
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from forewarn.testing.vm import VM
 
 OPERATOR = "operator"
-"""The name under which a test acts when it does not act as a VM."""
+"""The name in history for what a test does as an operator."""
 
 
 class Event:
-    """An event of a group. Its properties are read anew each time; once it is over, they keep their last values."""
+    """An event of a group. Its properties are always current. After it has ended, they keep their last values."""
 
     def __init__(self, service: Assembly, loop: LoopThread, event_id: str) -> None:
         self._engine = service.engine
@@ -31,7 +31,7 @@ class Event:
 
     @property
     def id(self) -> str:
-        """In upper case, as VMs see it."""
+        """The id in upper case, as VMs see it."""
         return self._id.upper()
 
     @property
@@ -45,7 +45,7 @@ class Event:
 
     @property
     def vms(self) -> tuple[str, ...]:
-        """The names of the VMs to which it happens."""
+        """The names of the VMs that it affects."""
         return self._now().resources
 
     @property
@@ -63,12 +63,12 @@ class Event:
 
     @property
     def duration(self) -> timedelta | None:
-        """How long the interruption lasts; None: not known."""
+        """The expected interruption, or None if it is unknown."""
         return self._now().duration
 
     @property
     def approved_by(self) -> str | None:
-        """Who approved it first; None: nobody."""
+        """The first approver, or None."""
         return self._now().approved_by
 
     @property
@@ -77,11 +77,11 @@ class Event:
 
     @property
     def ended_at(self) -> datetime | None:
-        """When it was over, or cancelled."""
+        """When it was completed or cancelled."""
         return self._now().ended_at
 
     def was_approved_by(self, vm: VM | str) -> bool:
-        """Whether this VM has approved it, as the first or after others."""
+        """Return whether this VM has approved it, as the first or after others."""
         name = name_of(vm)
         return self.approved_by == name or name in self._loop.call(self._tracker.approvers, self._id)
 
@@ -95,19 +95,18 @@ class Event:
         self._loop.run(self._engine.approve([self._id], OPERATOR))
 
     def cancel(self) -> None:
-        """Cancel it, with all events of its operation."""
+        """Cancel it and all other events of its operation."""
         self._loop.run(self._engine.cancel(self._id, OPERATOR))
 
     def postpone(self, until: datetime) -> None:
-        """Let it start later, where its cause allows that."""
-        moment = moment_of("until", until)
-        self._loop.run(self._engine.postpone(self._id, OPERATOR, moment))
+        """Postpone its start, if its cause allows that."""
+        self._loop.run(self._engine.postpone(self._id, OPERATOR, read_time("until", until)))
 
     def _now(self) -> core.Event:
-        return self._loop.run(self.look())
+        return self._loop.run(self.load())
 
-    async def look(self) -> core.Event:
-        """The event as it is now. It runs in the service's own loop."""
+    async def load(self) -> core.Event:
+        """Return the current state of the event. Call it in the loop of the service."""
         found = await self._engine.records.event(self._id)
         if found is None:
             raise UnknownEvent(event_id=self.id, hint="")
@@ -122,7 +121,7 @@ class Event:
     def __repr__(self) -> str:
         try:
             now = self._now()
-        except Exception as error:  # noqa: BLE001 - a repr must not hide the error for which it is shown
+        except Exception as error:  # noqa: BLE001 - a repr must not hide the error that shows it
             return f"<Event {self.id}: {error}>"
         approved = f"approved by {now.approved_by}" if now.approved_by else "approved by nobody"
         return f"<{now.type} of {', '.join(now.resources)}: {now.status}, {approved}, {self.id}>"

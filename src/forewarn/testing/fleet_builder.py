@@ -1,4 +1,4 @@
-"""The fleet of a test: VMs and groups are added when the test asks for them."""
+"""The fleet of a test, which grows as the test names VMs and groups."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class FleetBuilder:
-    """Adds VMs and groups to the fleet of a running service, and finds those that exist. VMs go by name here."""
+    """Adds VMs and groups to the fleet of a running service, and finds existing ones. It knows VMs by name."""
 
     def __init__(self, running: RunningService, first: str | Path | None, *, enable: bool) -> None:
-        """`first` is the fleet at the start: a file, or its text. With `enable` new VMs count as listening at once."""
+        """`first` is the fleet at the start: a file, or its text. `enable` enables events for new VMs at once."""
         self._running = running
         self._first = first
         self._enable = enable
         self._endpoints: dict[str, str] = {}
         self._given_priority: set[str] = set()
         self._changing = threading.RLock()
-        """Held while the fleet changes: a test may have threads."""
+        """Held while the fleet changes, because a test can have threads."""
 
     async def prepare(self, assembly: Assembly) -> None:
-        """Apply the first fleet to a service that starts."""
+        """Apply the first fleet to a starting service."""
         if self._first is not None:
             await self.apply(assembly, read_fleet(self._first))
 
@@ -47,7 +47,7 @@ class FleetBuilder:
         self._given_priority.clear()
 
     async def apply(self, assembly: Assembly, fleet: Fleet) -> None:
-        """Make this the fleet of the service. It runs in the service's own loop."""
+        """Make this the fleet of the service. Call it in the loop of the service."""
         # Each VM gets a free port of its own: another test may use the port that a file gives.
         fleet = Fleet(
             [vm._replace(listen="") for vm in fleet.vms.values()], fleet.groups.values(), fleet.hosts.values()
@@ -79,18 +79,23 @@ class FleetBuilder:
         __tracebackhide__ = True
         return self._running.read(lambda engine: name in engine.fleet.vms)
 
+    def events_enabled(self, name: str) -> bool:
+        """Return whether events are enabled for the VM."""
+        __tracebackhide__ = True
+        return self._running.read(lambda engine: engine.document(engine.fleet.vm(name).group).enabled)
+
     def vm(self, name: str) -> core.VM:
-        """The VM as it is now."""
+        """Return the current state of the VM."""
         __tracebackhide__ = True
         return self._running.read(lambda engine: engine.fleet.vm(name))
 
     def vms(self) -> list[str]:
-        """The names of all VMs."""
+        """Return the names of all VMs."""
         __tracebackhide__ = True
         return self._running.read(lambda engine: list(engine.fleet.vms))
 
     def endpoint(self, name: str) -> str:
-        """The URL at which every caller counts as this VM."""
+        """Return the URL at which every caller is this VM."""
         __tracebackhide__ = True
         with self._changing:
             if name not in self._endpoints:
@@ -100,7 +105,7 @@ class FleetBuilder:
             return self._endpoints[name]
 
     def make_spot(self, name: str) -> None:
-        """Make it a Spot VM, which can be evicted, unless the test has given its priority."""
+        """Make it a Spot VM, which can be evicted. If the test has set another priority, that is an error."""
         __tracebackhide__ = True
         with self._changing:
             fleet = self._running.read(lambda engine: engine.fleet)
@@ -125,7 +130,7 @@ class FleetBuilder:
             self._change(fleet)
 
     def members(self, group: str) -> list[str]:
-        """The names of its VMs."""
+        """Return the names of its VMs."""
         __tracebackhide__ = True
 
         def find(fleet: Fleet) -> list[str]:
@@ -139,7 +144,7 @@ class FleetBuilder:
 
 
 def read_fleet(fleet: str | Path) -> Fleet:
-    """From a file, or from its text: no path has a line break."""
+    """Read a fleet from a file, or from text: a path has no line break."""
     if isinstance(fleet, str) and ("[[" in fleet or "\n" in fleet):
         return parse_fleet(fleet, "fleet")
     try:
@@ -148,16 +153,16 @@ def read_fleet(fleet: str | Path) -> Fleet:
         raise UnreadableFile(path=fleet, problem=getattr(error, "strerror", None) or "it is not UTF-8") from error
 
 
-# What a test asks for becomes entries of a fleet file, so that the rules and messages of a file hold.
+# The arguments of a test become entries of a fleet file, so the same rules and messages apply.
 
 
 def without_none(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that have a value: a fleet file cannot say None."""
+    """Return the keys that have a value. A fleet file has no None."""
     return {key: value for key, value in keys.items() if value is not None}
 
 
 def add_vm(fleet: Fleet, name: str, keys: Mapping[str, Any]) -> Fleet:
-    """The fleet with this VM. A host that it names is declared with it."""
+    """Return the fleet with this VM, and with the host that it names."""
     text = _hosts(fleet, keys) + _entry("vm", {"name": name, **keys})
     return parse_fleet(text, f"vm({name!r})", beside=fleet)
 
@@ -166,7 +171,7 @@ GROUP_KEYS = ("update_domains", "fault_domains", "auto_approve", "terminate_noti
 
 
 def add_group(fleet: Fleet, name: str, vms: int, kind: str, keys: Mapping[str, Any]) -> Fleet:
-    """The fleet with this group and its VMs: keys of a group are its own, all others are those of its VMs."""
+    """Return the fleet with this group and its VMs. GROUP_KEYS apply to the group, all other keys to its VMs."""
     of_group = {key: value for key, value in keys.items() if key in GROUP_KEYS}
     of_vms = {key: value for key, value in keys.items() if key not in GROUP_KEYS}
     # Azure prescribes the names of scale sets and cloud services.
@@ -189,7 +194,7 @@ def _entry(table: str, keys: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value as TOML writes it."""
+    """Return a value in TOML."""
     if isinstance(value, timedelta):
         return json.dumps(format_duration(value))
     if isinstance(value, dict):

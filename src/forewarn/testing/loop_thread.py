@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, so that a test that blocks does not block the service."""
+"""An event loop in its own thread, so that a test that blocks does not block the service."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines of the service, for other threads."""
+    """Runs coroutines of the service for other threads."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
-        # A daemon: a test run that ends in the middle does not hang on it.
+        # A daemon thread, so that an interrupted test run can exit.
         self._thread = threading.Thread(target=self._loop.run_forever, name="forewarn", daemon=True)
         self._thread.start()
         self._ended = False
         self._ending = threading.Lock()
-        """Held while the loop ends, so that no new work starts then."""
+        """Held while the loop ends, so that no new work starts."""
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start the work; its result is in the future."""
+        """Start the work, and return a future for its result."""
         with self._ending:
             if not self._ended:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -49,7 +49,7 @@ class LoopThread:
             # The reader of a test report does not need the frames inside the service.
             raise error.with_traceback(None) from error.__cause__
         except CancelledError:
-            if self._ended:  # by another thread, in the middle of it
+            if self._ended:  # another thread has stopped the loop
                 raise NotRunning from None
             raise
         except BaseException:
@@ -57,7 +57,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in the loop's thread. Only that thread may read what the loop owns."""
+        """Call a function in the thread of the loop. Only that thread may read the state of the service."""
         __tracebackhide__ = True
 
         async def calling() -> T:

@@ -1,4 +1,4 @@
-"""The service in a process of its own, as a user starts it. It can be stopped, killed and started again."""
+"""The service in its own process, as a user starts it. A test can stop, kill and restart it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from forewarn.core.durations import from_text
 from forewarn.errors import AlreadyRunning, NotRunning
-from forewarn.testing.client import COMMAND, SERVICE_FILE, Reachable
-from forewarn.testing.durations import distance
+from forewarn.testing.client import COMMAND, SERVICE_FILE, ServiceClient, expect_status
+from forewarn.testing.durations import read_step
 from forewarn.testing.vm import names_of
 
 if TYPE_CHECKING:
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from typing import Self
 
 STOP_SECONDS = 30
-UP = "Try in another terminal"
-"""How the line begins that the service writes when it is up."""
+READY_LINE = "Try in another terminal"
+"""The start of the line that the service writes when it is ready."""
 
 
-class Output:
-    """The output of a process, read at once: a process whose pipe is full would block."""
+class ProcessOutput:
+    """The output of a process. A thread reads it, because a process with a full pipe would block."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._lines: list[str] = []
-        self.is_up = False
+        self.is_ready = False
         self._known = threading.Event()
         self._thread = threading.Thread(target=self._read, name="forewarn-output", daemon=True)
         self._thread.start()
@@ -41,18 +41,18 @@ class Output:
         with self._stream:
             for line in self._stream:
                 self._lines.append(line)
-                if line.startswith(UP):
-                    self.is_up = True
+                if line.startswith(READY_LINE):
+                    self.is_ready = True
                     self._known.set()
         self._known.set()
 
     def wait(self) -> bool:
-        """Wait until the service says that it is up; False if it ends without that."""
+        """Wait until the service is ready. Return False if it ends before that."""
         self._known.wait()
-        return self.is_up
+        return self.is_ready
 
     def close(self) -> None:
-        """Wait until all output is read, but not forever: a program that the service started may hold the pipe open."""
+        """Wait until all output is read. A child of the service can keep the pipe open, so the wait has a limit."""
         self._thread.join(STOP_SECONDS)
 
     @property
@@ -60,17 +60,17 @@ class Output:
         return "".join(self._lines)
 
 
-class ServiceProcess(Reachable):
-    """`forewarn up` on free ports, with its data in a folder that outlives the process.
+class ServiceProcess(ServiceClient):
+    """`forewarn up` on free ports. Its data is in a folder that stays when the process ends.
 
-    `with ServiceProcess().start("--clock", "virtual") as service:` ends it in any case.
+    `with ServiceProcess().start("--clock", "virtual") as service:` always ends the process.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="forewarn-")
         self.folder = Path(folder or (self._own_folder.name if self._own_folder else ""))
         self.process: subprocess.Popen[str] | None = None
-        self._output: Output | None = None
+        self._output: ProcessOutput | None = None
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -80,8 +80,8 @@ class ServiceProcess(Reachable):
         self.close()
 
     @property
-    def greeting(self) -> str:
-        """All its output since it was last started, with its log."""
+    def output(self) -> str:
+        """Everything that it has written since its last start, with its log."""
         return self._output.text if self._output is not None else ""
 
     @property
@@ -89,13 +89,13 @@ class ServiceProcess(Reachable):
         return str(self.folder / "data")
 
     def start(self, *arguments: str, **variables: str) -> Self:
-        """Start it with these arguments and variables; returns when it says that it is up. If it ends before that, an
-        error shows its output."""
+        """Start it with these arguments and variables, and wait until it is ready. If it ends before that, an error
+        shows its output."""
         if self.process is not None:
             if self.process.poll() is None:
                 raise AlreadyRunning
             self._reap()
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
         self._environment = {
             "HOME": str(self.folder),
             "XDG_DATA_HOME": str(self.folder / "share"),
@@ -108,30 +108,30 @@ class ServiceProcess(Reachable):
         }
         self.process = subprocess.Popen(  # noqa: S603 - it is this very program
             [*COMMAND, "up", *arguments],
-            env={**ours, **self._environment},
+            env={**inherited, **self._environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
         )
-        self._output = Output(cast("IO[str]", self.process.stdout))
+        self._output = ProcessOutput(cast("IO[str]", self.process.stdout))
         if not self._output.wait():
             code = self._reap()
-            raise RuntimeError(f"forewarn up ended with {code}: {self.greeting}")
+            raise RuntimeError(f"forewarn up ended with {code}: {self.output}")
         return self
 
     def stop(self) -> int:
-        """Send SIGTERM, as an init system does; returns the exit code."""
+        """Send SIGTERM, as an init system does. Return the exit code."""
         self._running.terminate()
         return self._reap()
 
     def kill(self) -> int:
-        """Send SIGKILL; returns the exit code."""
+        """Send SIGKILL. Return the exit code."""
         self._running.kill()
         return self._reap()
 
     def close(self) -> None:
-        """Kill it if it runs, and remove its folder if none was given."""
+        """Kill it if it runs, and remove its folder if the folder is temporary."""
         if self.process is not None:
             self.kill()
         if self._own_folder is not None:
@@ -167,7 +167,7 @@ class ServiceProcess(Reachable):
 
     @property
     def token(self) -> str:
-        """The admin token that the first start has written."""
+        """The admin token, which the first start writes."""
         return (Path(self.data) / "admin-token").read_text().strip()
 
     @property
@@ -178,13 +178,21 @@ class ServiceProcess(Reachable):
     def environment(self) -> dict[str, str]:
         return dict(self._environment)
 
+    def request_operation(self, cause: str, *vms: str, **options: Any) -> dict[str, Any]:
+        """Request an operation. Return it as JSON, or the first if there are several."""
+        body = {"cause": cause, **({"vms": vms} if vms else {}), **options}
+        operation: dict[str, Any] = expect_status(self.control("POST", "/v1/operations", body), 201).json()[
+            "operations"
+        ][0]
+        return operation
+
     def advance(
-        self, length: timedelta | str | None = None, *, seen_by: str | Iterable[str] | None = None, **units: float
+        self, duration: timedelta | str | None = None, *, seen_by: str | Iterable[str] | None = None, **units: float
     ) -> datetime:
         """Move its clock, which must be virtual: as Service.advance."""
         vms = names_of(seen_by)
-        by = f"{distance(length, units).total_seconds():f}s"
-        answer = self.control("POST", "/v1/clock/advance", {"by": by, **({"seen_by": vms} if vms else {})})
-        if answer.status != 200:
-            raise RuntimeError(answer.json()["detail"])
-        return from_text(answer.json()["now"])
+        by = f"{read_step(duration, units).total_seconds():f}s"
+        response = self.control("POST", "/v1/clock/advance", {"by": by, **({"seen_by": vms} if vms else {})})
+        if response.status != 200:
+            raise RuntimeError(response.json()["detail"])
+        return from_text(response.json()["now"])

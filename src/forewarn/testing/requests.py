@@ -1,4 +1,4 @@
-"""Requests of a test for operations of any cause, and for faults of the endpoint."""
+"""Requests of a test: operations of any cause, and faults of the endpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from forewarn.core.faults import FaultSpec
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
 from forewarn.errors import BadOption, NoticeNotPossible, nearest
-from forewarn.testing.durations import Length, length_if_any, length_of, moment_of
+from forewarn.testing.durations import Duration, read_duration, read_optional_duration, read_time
 from forewarn.testing.event import OPERATOR, Event
 from forewarn.testing.vm import one_name
 
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """Sends requests to a running service as an operator, and finds the events that they made."""
+    """Sends requests to a running service as an operator, and finds the events that result."""
 
     def __init__(self, running: RunningService) -> None:
         self._running = running
 
     def operations(self, cause: str, vms: Iterable[VM | str], options: dict[str, Any]) -> list[Event]:
-        """Request operations; the events that they make."""
+        """Request operations, and return their events."""
         __tracebackhide__ = True
-        asked = read_request(cause, tuple(map(one_name, vms)), options)
-        return self._events_of(self._request(asked))
+        requested = read_request(cause, tuple(map(one_name, vms)), options)
+        return self._events_of(self._request(requested))
 
-    def event_for(self, vm: str, asked: CauseRequest) -> Event:
-        """Request an operation of which this VM is notified; its event. If it would not be, that is an error, and
+    def event_for(self, vm: str, requested: CauseRequest) -> Event:
+        """Request an operation, and return its event for this VM. If the VM would get no notice, that is an error, and
         nothing is requested."""
         __tracebackhide__ = True
-        operations, changes = self._running.read(lambda engine: engine.preview(request, asked, OPERATOR))
+        operations, changes = self._running.read(lambda engine: engine.preview(request, requested, OPERATOR))
         if not any(vm in event.resources for event in changes.events.values()):
-            why = "; ".join(why for operation in operations for _, why in operation.not_notified)
-            raise NoticeNotPossible(vm=vm, cause=asked.cause, problem=why or "it is not on that host")
-        return next(event for event in self._events_of(self._request(asked)) if vm in event.vms)
+            reasons = "; ".join(reason for operation in operations for _, reason in operation.not_notified)
+            raise NoticeNotPossible(vm=vm, cause=requested.cause, problem=reasons or "it is not on that host")
+        return next(event for event in self._events_of(self._request(requested)) if vm in event.vms)
 
-    def _request(self, asked: CauseRequest) -> Iterable[Operation]:
+    def _request(self, requested: CauseRequest) -> Iterable[Operation]:
         __tracebackhide__ = True
-        return self._running.loop.run(self._running.assembly.engine.request(asked, OPERATOR))
+        return self._running.loop.run(self._running.assembly.engine.request(requested, OPERATOR))
 
     def _events_of(self, operations: Iterable[Operation]) -> list[Event]:
         return [self.event(event_id) for operation in operations for event_id in operation.events]
 
     def event(self, event_id: str) -> Event:
-        """An event by its id, in any letter case."""
+        """Return the event with this id, in any letter case."""
         __tracebackhide__ = True
         return Event(self._running.assembly, self._running.loop, event_id.lower())
 
     def live_events(self) -> list[Event]:
-        """The events that VMs see now."""
+        """Return the events that VMs see now."""
         __tracebackhide__ = True
         ids = self._running.read(lambda engine: [event.id for event in engine.live_events()])
         return [self.event(event_id) for event_id in ids]
@@ -64,17 +64,17 @@ class Requests:
         self,
         kind: str | int,
         vm: VM | str | None,
-        on: str,
+        method: str,
         count: int | None,
-        seconds: Length | None,
-        delay: Length | None,
+        duration: Duration | None,
+        delay: Duration | None,
     ) -> None:
         """Make the endpoint fail, for one VM or for all."""
         __tracebackhide__ = True
         name = "" if vm is None else one_name(vm)
-        bounds = length_if_any("seconds", seconds), length_if_any("delay", delay)
-        order = FaultSpec(str(kind), name, on, count, *bounds)
-        self._running.loop.run(self._running.assembly.faults.add(order, OPERATOR))
+        times = read_optional_duration("duration", duration), read_optional_duration("delay", delay)
+        spec = FaultSpec(str(kind), name, method, count, *times)
+        self._running.loop.run(self._running.assembly.faults.add(spec, OPERATOR))
 
     def clear_faults(self) -> None:
         __tracebackhide__ = True
@@ -106,17 +106,17 @@ def _factor(name: str, value: object) -> float:
 OPTIONS: dict[str, Callable[[str, Any], Any]] = {
     "host": _text,
     "type": _text,
-    "duration": length_of,
-    "notice": length_of,
-    "postpone_deadline": moment_of,
+    "duration": read_duration,
+    "notice": read_duration,
+    "postpone_deadline": read_time,
     "overrides": _texts,
     "speed": _factor,
 }
-"""The options beyond the cause and its VMs, and how each is read. None means that an option is not given."""
+"""The options besides the cause and its VMs, and their readers. None means that an option is not given."""
 
 
 def read_request(cause: str, vms: tuple[str, ...], options: dict[str, Any]) -> CauseRequest:
-    """The request, or an error that says which options there are."""
+    """Return the request. An unknown option is an error that lists the options."""
     for name in options:
         if name not in OPTIONS:
             problem = f"unknown option. Options: {', '.join(OPTIONS)}.{nearest(name, OPTIONS)}"

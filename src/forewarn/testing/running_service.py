@@ -1,4 +1,4 @@
-"""The whole service, running in a thread of this process, and the settings that a test gives it."""
+"""The whole service in a thread of this process, and the settings that a test passes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class RunningService:
-    """Starts the service, stops it and removes its files. It can be started again.
+    """Starts the service, stops it and removes its files. A test can start it again.
 
-    All that needs a running service raises NotRunning when there is none.
+    Everything that needs a running service raises NotRunning if there is none.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -39,17 +39,17 @@ class RunningService:
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self, prepare: Callable[[Assembly], Awaitable[None]]) -> None:
-        """Start it. `prepare` runs before the service answers requests."""
+        """Start it. `prepare` runs before the service handles requests."""
         if self._loop is not None:
             raise AlreadyRunning
         self._loop = LoopThread()
         try:
-            self._assembly = self._loop.run(self._started(prepare))
+            self._assembly = self._loop.run(self._start(prepare))
         except BaseException:
             self.stop()
             raise
 
-    async def _started(self, prepare: Callable[[Assembly], Awaitable[None]]) -> Assembly:
+    async def _start(self, prepare: Callable[[Assembly], Awaitable[None]]) -> Assembly:
         settings = self._settings
         if settings["fabric"] == "command" and settings["data"] == MEMORY:
             settings = {**settings, ORDERS_FOLDER: self._folder()}
@@ -85,7 +85,7 @@ class RunningService:
     def _folder(self) -> str:
         """A temporary folder that is removed when the service stops."""
         if self._own_folder is None:
-            # Programs that a fabric has started may still write there while it is removed.
+            # Programs that the fabric has started can still write to it.
             self._own_folder = tempfile.TemporaryDirectory(prefix="forewarn-", ignore_cleanup_errors=True)
         return self._own_folder.name
 
@@ -104,7 +104,7 @@ class RunningService:
         return self._loop
 
     def read(self, function: Callable[[Engine], T]) -> T:
-        """Read something of the engine, in the service's own thread."""
+        """Call a function with the engine, in the thread of the service."""
         __tracebackhide__ = True
         return self.loop.call(function, self.assembly.engine)
 
@@ -130,20 +130,20 @@ class RunningService:
     @property
     def environment(self) -> dict[str, str]:
         if not self._token_file:
-            number, self._token_file = tempfile.mkstemp(prefix="forewarn-token-")  # for the owner alone
+            number, self._token_file = tempfile.mkstemp(prefix="forewarn-token-")  # readable only by the owner
             with os.fdopen(number, "w") as file:
                 file.write(self.token)
         if not self.certificate:
             return {"FOREWARN_SERVER": self.control_url, "FOREWARN_TOKEN_FILE": self._token_file}
-        # The command line trusts a certificate whatever name it has only if it finds the service by its file.
-        found_by = {
+        # The command line ignores the name in a certificate only if it finds the service by its file.
+        service_file = {
             "control": self.control_url,
             "metadata": self.metadata_url,
             "token_file": self._token_file,
             "pid": os.getpid(),
             "certificate": str(Path(self.certificate).absolute()),
         }
-        Path(self._folder(), SERVICE_FILE).write_text(json.dumps(found_by), "utf-8")
+        Path(self._folder(), SERVICE_FILE).write_text(json.dumps(service_file), "utf-8")
         return {"FOREWARN_SERVER": "", "FOREWARN_DATA": self._folder(), "FOREWARN_TOKEN_FILE": self._token_file}
 
 
@@ -154,9 +154,9 @@ DEFAULTS = {
     "clock": "virtual",
     "metadata": "127.0.0.1:0",
     "control": "127.0.0.1:0",
-    # A test polls as often as it likes. A test of the rate limit sets one.
+    # A test can poll as often as it needs. A test of the rate limit sets one.
     "rate_limit": "0",
-    # A test may move the clock by a week: no VM becomes inactive by that. There is a fault for it.
+    # A test can move the clock by a week, and no VM becomes inactive. The fault `disabled` tests inactivity.
     "inactivity_timeout": "3660d",
     "allow_faults": "true",
 }

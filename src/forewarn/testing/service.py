@@ -1,4 +1,4 @@
-"""Service for ordinary tests and AsyncService for asynchronous ones. They differ where a test has to wait."""
+"""Service for ordinary tests and AsyncService for asynchronous ones. They differ in the methods that wait."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from forewarn.core.scenarios import RunOptions, RunStatus
 from forewarn.errors import EventDidNotStart
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.scenarios import library
-from forewarn.testing.client import Reachable
-from forewarn.testing.durations import Length, distance, limit_of
+from forewarn.testing.client import ServiceClient
+from forewarn.testing.durations import Duration, read_step, read_timeout
 from forewarn.testing.event import OPERATOR
 from forewarn.testing.fleet_builder import FleetBuilder
 from forewarn.testing.requests import Requests
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
 
 class BaseService:
-    """The part of Service and AsyncService that is the same in both: all that returns at once.
+    """The common part of Service and AsyncService: all methods that return at once.
 
-    The requests over the network are those of Reachable. What waits is here as coroutines, for the service's own loop.
+    ServiceClient has the requests over the network. Methods that wait are coroutines here, for the loop of the service.
     """
 
-    def __init__(self, fleet: str | Path | None = None, *, listening: bool = True, **settings: Any) -> None:
-        """Like `forewarn up` with these settings, but in memory, in virtual time and on free ports unless they say
-        otherwise. `fleet` is a fleet file, or the text of one. Without `listening` no VM is notified before its first
-        poll."""
+    def __init__(self, fleet: str | Path | None = None, *, enable_groups: bool = True, **settings: Any) -> None:
+        """Create a service like `forewarn up` with these settings. The defaults are data in memory, a virtual clock and
+        free ports. `fleet` is a fleet file, or its text. With `enable_groups=False` a VM gets no notices before its
+        first poll."""
         values = read_settings(settings)
         self._running = RunningService(values)
-        # With a delay of the first poll, a test wants to see that poll: the VM must not be enabled before.
-        self._fleet = FleetBuilder(self._running, fleet, enable=listening and not values["first_get_delay"])
+        # A test of the first poll's delay needs that poll to enable events.
+        self._fleet = FleetBuilder(self._running, fleet, enable=enable_groups and not values["first_get_delay"])
         self._requests = Requests(self._running)
 
     def start(self) -> None:
-        """Start it; `with` does that, too."""
+        """Start it. A `with` block does the same."""
         self._running.start(self._fleet.prepare)
 
     def stop(self) -> None:
-        """Stop it, and leave nothing behind."""
+        """Stop it, and remove all its files."""
         try:
             self._running.stop()
         finally:
@@ -82,15 +82,17 @@ class BaseService:
     # --- The fleet --------------------------------------------------------------------------------
 
     def vm(self, name: VM | str, **keys: Any) -> VM:
-        """The VM of that name. It is added, with the keys of a [[vm]] in a fleet file, if there is none. It counts as
-        listening at once. A key that is None counts as not given."""
+        """Return the VM with this name. If there is none, add it with these keys of a [[vm]] in a fleet file.
+
+        A key with the value None is ignored.
+        """
         name = name_of(name)
         self._fleet.ensure_vm(name, keys)
         return self._vm(name)
 
     def group(self, name: str, vms: int = 0, kind: str = "availability-set", **keys: Any) -> Group:
-        """The group of that name. It is added with this number of VMs if `vms` is given. Keys are those of a [[group]]
-        and of a [[vm]] in a fleet file; a key that is None counts as not given."""
+        """Return the group with this name. If `vms` is given, add it with that number of VMs. Keys are those of a
+        [[group]] and of a [[vm]] in a fleet file. A key with the value None is ignored."""
         if vms:
             self._fleet.add_group(name, vms, kind, keys)
         return Group(name, tuple(map(self._vm, self._fleet.members(name))))
@@ -101,11 +103,11 @@ class BaseService:
         return [self._vm(name) for name in self._fleet.vms()]
 
     def has_vm(self, name: str) -> bool:
-        """Whether the fleet has it: it may have been deleted."""
+        """Return whether the VM exists. An operation can have deleted it."""
         return self._fleet.has_vm(name)
 
     def endpoint_of(self, name: str) -> str:
-        """The URL at which every caller counts as this VM."""
+        """Return the URL at which every caller is this VM."""
         return self._fleet.endpoint(name)
 
     def _vm(self, name: str) -> VM:
@@ -113,8 +115,8 @@ class BaseService:
 
     # --- Operations, events and faults ------------------------------------------------------------
 
-    def ask(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
-        """Request an operation of any cause (docs/reference/events.md); the events that it makes, perhaps none.
+    def request_operation(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
+        """Request an operation of any cause (docs/reference/events.md). Return its events, perhaps none.
 
         Options are host, type, duration, notice, postpone_deadline, overrides and speed. A duration is a number of
         seconds, a text like "9s", or a timedelta.
@@ -122,7 +124,7 @@ class BaseService:
         return self._requests.operations(cause, vms, options)
 
     def event(self, event_id: str) -> Event:
-        """An event by its id, in any letter case."""
+        """Return the event with this id, in any letter case."""
         return self._requests.event(event_id)
 
     @property
@@ -135,17 +137,17 @@ class BaseService:
         kind: str | int,
         vm: VM | str | None = None,
         *,
-        on: str = "GET",
+        method: str = "GET",
         count: int | None = None,
-        seconds: Length | None = None,
-        delay: Length | None = None,
+        duration: Duration | None = None,
+        delay: Duration | None = None,
     ) -> None:
-        """Make the endpoint fail on purpose (docs/how-to/faults.md), for one VM or for all.
+        """Let the endpoint fail (docs/how-to/faults.md), for one VM or for all.
 
-        It fails `count` times, or for that many `seconds` of the service's time. The default is once.
-        `delay` is in real seconds.
+        It fails `count` times, or for a `duration` of the service's time. The default is once. `delay` is in real time.
+        A number is in seconds.
         """
-        self._requests.fault(kind, vm, on, count, seconds, delay)
+        self._requests.fault(kind, vm, method, count, duration, delay)
 
     def clear_faults(self) -> None:
         """Remove all faults of the endpoint."""
@@ -158,31 +160,33 @@ class BaseService:
         """The service's time."""
         return self._running.read(lambda engine: engine.clock.now())
 
-    async def _advance(self, length: timedelta, seen_by: list[str], limit: Length | None) -> datetime:
+    async def _advance(self, duration: timedelta, seen_by: list[str], step_timeout: Duration | None) -> datetime:
         assembly = self._running.assembly
-        allowed = limit_of(limit, seen_by)
+        wait_at_most = read_timeout(step_timeout, seen_by)
         if not seen_by:
-            return await assembly.engine.advance(length)
-        with assembly.metadata.delivery_tracker.barrier(seen_by, allowed) as barrier:
-            return await assembly.engine.advance(length, barrier)
+            return await assembly.engine.advance(duration)
+        with assembly.metadata.delivery_tracker.barrier(seen_by, wait_at_most) as barrier:
+            return await assembly.engine.advance(duration, barrier)
 
-    async def _advance_to_start(self, event: Event | str, seen_by: list[str], limit: Length | None) -> datetime:
+    async def _advance_to_start(
+        self, event: Event | str, seen_by: list[str], step_timeout: Duration | None
+    ) -> datetime:
         engine = self._running.assembly.engine
         event = self.event(event) if isinstance(event, str) else event
-        now = await event.look()
-        if now.status is EventStatus.SCHEDULED:
-            left = max(now.not_before - engine.clock.now(), timedelta(0))
-            await self._advance(left, seen_by, limit)
-            now = await event.look()
-        if now.started_at is None:
-            raise EventDidNotStart(event_id=event.id, status=now.status.lower())
+        current = await event.load()
+        if current.status is EventStatus.SCHEDULED:
+            remaining = max(current.not_before - engine.clock.now(), timedelta(0))
+            await self._advance(remaining, seen_by, step_timeout)
+            current = await event.load()
+        if current.started_at is None:
+            raise EventDidNotStart(event_id=event.id, status=current.status.lower())
         return engine.clock.now()
 
-    async def _play(self, name: str | Path, vms: Iterable[str], group: str, seen_by: Iterable[str]) -> Run:
+    async def _run_scenario(self, name: str | Path, vms: Iterable[str], group: str, seen_by: Iterable[str]) -> Run:
         assembly = self._running.assembly
         scenario, _ = library.find(str(name))
         if not assembly.engine.fleet.vms and scenario.fleet:
-            await self._fleet.apply(assembly, parse_fleet(scenario.fleet, f"the fleet of {scenario.name}"))
+            await self._fleet.apply(assembly, parse_fleet(scenario.fleet, f"fleet of {scenario.name}"))
         options = RunOptions(vms=tuple(vms), group=group, seen_by=tuple(seen_by))
         started = await assembly.scenario_runs.start(scenario, options, OPERATOR)
         run = await assembly.scenario_runs.finished(started.id)
@@ -190,29 +194,28 @@ class BaseService:
             raise ScenarioFailed(run)
         return run
 
-    # --- What was seen ----------------------------------------------------------------------------
+    # --- Polls and documents ----------------------------------------------------------------------------
 
     def documents_seen_by(self, vm: VM | str) -> list[EventsDocument]:
-        """Every document that the VM received, in order. A document that it received several times in a row is there
-        once."""
-        name = self._once_known(vm)
+        """Return every document that the VM received, in order, without consecutive duplicates."""
+        name = self._known_name(vm)
         received = self._running.loop.call(self._running.assembly.metadata.delivery_tracker.documents, name)
         return [read_document(one.body) for one in received]
 
-    def times_asked_by(self, vm: VM | str) -> int:
-        """How often the VM has polled its document."""
-        name = self._once_known(vm)
+    def poll_count(self, vm: VM | str) -> int:
+        """Return how often the VM has polled its document."""
+        name = self._known_name(vm)
         return self._running.loop.call(self._running.assembly.metadata.delivery_tracker.polls, name)
 
-    def _once_known(self, vm: VM | str) -> str:
-        """The name of a VM that exists, or that has polled while it existed."""
+    def _known_name(self, vm: VM | str) -> str:
+        """Return the name of a VM that exists, or that polled before it was deleted."""
         name = name_of(vm)
         if not self._running.loop.call(self._running.assembly.metadata.delivery_tracker.polls, name):
             self._fleet.vm(name)  # an unknown VM is an error that names the nearest
         return name
 
 
-class Service(BaseService, Reachable):
+class Service(BaseService, ServiceClient):
     """The whole service, for `with Service() as forewarn:` and the fixture `forewarn`."""
 
     def __enter__(self) -> Self:
@@ -224,27 +227,27 @@ class Service(BaseService, Reachable):
 
     def advance(
         self,
-        length: timedelta | str | None = None,
+        duration: timedelta | str | None = None,
         *,
         seen_by: VM | str | Iterable[VM | str] | None = (),
-        limit: Length | None = None,
+        timeout: Duration | None = None,
         **units: float,
     ) -> datetime:
-        """Move the clock on, by `minutes=15` or "15m"; returns when everything due by then is done.
+        """Move the clock, by `minutes=15` or "15m". It returns when everything due is done.
 
-        It waits for an application only if `seen_by` names VMs. Then it moves from deadline to deadline, and at each
-        one it waits until each of these VMs has received its document and has polled again. If that takes a VM longer
-        than `limit`, 30 seconds of real time by default, it is an error, and the clock stays at that deadline.
+        It waits for an application only if `seen_by` names VMs. Then it moves from deadline to deadline. At each one it
+        waits until each of these VMs has received its document and has polled again. If a VM needs more than `timeout`
+        (default: 30 seconds of real time), it raises an error, and the clock stays at that deadline.
         """
-        return self._running.loop.run(self._advance(distance(length, units), names_of(seen_by), limit))
+        return self._running.loop.run(self._advance(read_step(duration, units), names_of(seen_by), timeout))
 
     def advance_to_start(
-        self, event: Event | str, *, seen_by: VM | str | Iterable[VM | str] | None = (), limit: Length | None = None
+        self, event: Event | str, *, seen_by: VM | str | Iterable[VM | str] | None = (), timeout: Duration | None = None
     ) -> datetime:
-        """Move the clock to the start of the event. An approval may have started it before."""
-        return self._running.loop.run(self._advance_to_start(event, names_of(seen_by), limit))
+        """Move the clock to the start of the event. If it has started already, the clock does not move."""
+        return self._running.loop.run(self._advance_to_start(event, names_of(seen_by), timeout))
 
-    def play(
+    def run_scenario(
         self,
         scenario: str | Path,
         vms: VM | str | Iterable[VM | str] | None = (),
@@ -252,19 +255,19 @@ class Service(BaseService, Reachable):
         group: str = "",
         seen_by: VM | str | Iterable[VM | str] | None = (),
     ) -> Run:
-        """Run a scenario to its end (docs/how-to/scenarios.md), one that comes with Forewarn, or your own by its path.
+        """Run a scenario to its end (docs/how-to/scenarios.md): a built-in one by its name, or your own by its path.
 
-        If no VM is named, it takes VMs that fit; if the fleet is empty, it adds its own fleet. If a step fails, an
-        AssertionError says which.
+        Without `vms` it selects VMs that fit. In an empty fleet it creates its own fleet. If a step fails, an
+        AssertionError names the step.
         """
-        return self._running.loop.run(self._play(scenario, names_of(vms), group, names_of(seen_by)))
+        return self._running.loop.run(self._run_scenario(scenario, names_of(vms), group, names_of(seen_by)))
 
 
-class AsyncService(BaseService, Reachable):
+class AsyncService(BaseService, ServiceClient):
     """The whole service, for `async with AsyncService() as forewarn:`.
 
-    It runs in a thread of its own. Methods that only request something return at once and are not awaited. Methods
-    that wait for the application under test, which may run in this loop, are awaited.
+    It runs in its own thread. Methods that only send a request return at once and are not awaited. Methods that can
+    wait for the application under test are awaited, because the application can run in the same loop.
     """
 
     async def __aenter__(self) -> Self:
@@ -280,26 +283,30 @@ class AsyncService(BaseService, Reachable):
 
     async def advance(
         self,
-        length: timedelta | str | None = None,
+        duration: timedelta | str | None = None,
         *,
         seen_by: VM | str | Iterable[VM | str] | None = (),
-        limit: Length | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - as in Service; it limits each step
         **units: float,
     ) -> datetime:
-        """As Service.advance."""
+        """See Service.advance."""
         return await asyncio.wrap_future(
-            self._running.loop.submit(self._advance(distance(length, units), names_of(seen_by), limit))
+            self._running.loop.submit(self._advance(read_step(duration, units), names_of(seen_by), timeout))
         )
 
     async def advance_to_start(
-        self, event: Event | str, *, seen_by: VM | str | Iterable[VM | str] | None = (), limit: Length | None = None
+        self,
+        event: Event | str,
+        *,
+        seen_by: VM | str | Iterable[VM | str] | None = (),
+        timeout: Duration | None = None,  # noqa: ASYNC109 - as in Service; it limits each step
     ) -> datetime:
-        """As Service.advance_to_start."""
+        """See Service.advance_to_start."""
         return await asyncio.wrap_future(
-            self._running.loop.submit(self._advance_to_start(event, names_of(seen_by), limit))
+            self._running.loop.submit(self._advance_to_start(event, names_of(seen_by), timeout))
         )
 
-    async def play(
+    async def run_scenario(
         self,
         scenario: str | Path,
         vms: VM | str | Iterable[VM | str] | None = (),
@@ -307,14 +314,14 @@ class AsyncService(BaseService, Reachable):
         group: str = "",
         seen_by: VM | str | Iterable[VM | str] | None = (),
     ) -> Run:
-        """As Service.play."""
+        """See Service.run_scenario."""
         return await asyncio.wrap_future(
-            self._running.loop.submit(self._play(scenario, names_of(vms), group, names_of(seen_by)))
+            self._running.loop.submit(self._run_scenario(scenario, names_of(vms), group, names_of(seen_by)))
         )
 
 
 async def _run_in_thread(work: Callable[[], None]) -> None:
-    """Run it in a thread to its end. A thread cannot be cancelled, so a cancellation is raised after that."""
+    """Run the work in a thread to its end. A thread cannot be cancelled, so a cancellation is raised afterwards."""
     running = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
@@ -323,13 +330,13 @@ async def _run_in_thread(work: Callable[[], None]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        running.exception()  # it has been seen
+        running.exception()  # mark it as retrieved, so that asyncio does not log it
         raise cancelled
     running.result()
 
 
 class ScenarioFailed(AssertionError):
-    """A scenario did not go as expected. `run` has every step."""
+    """A step of a scenario failed. `run` has all steps."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""VMs and groups of a test, and how a test names a VM."""
+"""VMs and groups of a test, and the ways to name a VM."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from forewarn.core.operations import CauseRequest
 from forewarn.errors import BadOption
 from forewarn.system.http_client import origin_of
-from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, Unexpected, send
-from forewarn.testing.durations import Length, length_of
+from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, expect_status, send
+from forewarn.testing.durations import Duration, read_duration
 from forewarn.wire.document_reader import EventsDocument, ScheduledEvent, read_document, start_requests
 
 if TYPE_CHECKING:
@@ -35,18 +35,23 @@ class VM:
 
     @property
     def group(self) -> str:
-        """The name of its group, whose VMs are notified together."""
+        """The name of its group. All VMs of a group see the same events."""
         return self._now().group
 
     @property
     def host(self) -> str:
-        """The name of the host that it is on."""
+        """The name of its host."""
         return self._now().host
 
     @property
     def running(self) -> bool:
         """Whether it exists and is not deallocated."""
         return self._fleet.has_vm(self.name) and not self._now().deallocated
+
+    @property
+    def events_enabled(self) -> bool:
+        """Whether events are enabled for it: by its first poll, or by the test kit."""
+        return self._fleet.events_enabled(self.name)
 
     def _now(self) -> core.VM:
         return self._fleet.vm(self.name)
@@ -55,97 +60,94 @@ class VM:
 
     @property
     def endpoint(self) -> str:
-        """A URL at which every caller counts as this VM, in place of Azure's http://169.254.169.254."""
+        """A URL at which every caller is this VM. It replaces Azure's http://169.254.169.254."""
         return self._fleet.endpoint(self.name)
 
     @property
     def url(self) -> str:
-        """The whole address of its document, in the newest version."""
+        """The URL of its document, with the newest api-version."""
         return f"{self.endpoint}{EVENTS_PATH}?api-version={NEWEST_VERSION}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a program needs to act as this VM. They exclude it from proxies."""
-        through = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-        past = f"{through},{_LOOPBACK}" if through else _LOOPBACK
+        """The variables that make a program act as this VM, without a proxy."""
+        inherited = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        no_proxy = f"{inherited},{_LOOPBACK}" if inherited else _LOOPBACK
         return {
             "FOREWARN_ENDPOINT": self.endpoint,
             "FOREWARN_VM_NAME": self.name,
-            "NO_PROXY": past,
-            "no_proxy": past,
+            "NO_PROXY": no_proxy,
+            "no_proxy": no_proxy,
         }
 
     # --- As this VM -------------------------------------------------------------------------------
 
     def poll(self, version: str = NEWEST_VERSION) -> EventsDocument:
-        """Ask for the document over the network, as the application does."""
+        """Poll the document over HTTP, as the application does."""
         target = f"{EVENTS_PATH}?api-version={version}"
-        answer = send(origin_of(self.endpoint), "GET", target, {"Metadata": "true"})
-        if answer.status != 200:
-            raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
-        return read_document(answer.body)
+        response = send(origin_of(self.endpoint), "GET", target, {"Metadata": "true"})
+        return read_document(expect_status(response, 200, self.name).body)
 
     def approve(self, event: Event | ScheduledEvent | str) -> None:
-        """Approve an event, itself or by its id, over the network as the application does."""
+        """Approve an event, or the event with this id, over HTTP as the application does."""
         event_id = event if isinstance(event, str) else getattr(event, "id", None)
         if not isinstance(event_id, str):
             raise BadOption(name="event", value=event, problem="pass an event or an event id.")
         target = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
-        answer = send(origin_of(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event_id))
-        if answer.status != 200:
-            raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
+        response = send(origin_of(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event_id))
+        expect_status(response, 200, self.name)
 
     # --- What can happen to it --------------------------------------------------------------------
 
     def restart(self) -> Event:
-        """A user restarts it: Reboot."""
+        """Request a restart by a user: a Reboot."""
         return self._request(CauseRequest("restart", (self.name,)))
 
     def redeploy(self) -> Event:
-        """A user moves it to another host: Redeploy."""
+        """Request a move to another host by a user: a Redeploy."""
         return self._request(CauseRequest("redeploy", (self.name,)))
 
-    def freeze(self, seconds: Length = 9) -> Event:
-        """Its host is updated: Freeze, of all VMs on that host."""
+    def freeze(self, seconds: Duration = 9) -> Event:
+        """Request an update of its host: a Freeze of all VMs on that host."""
         return self._request(
-            CauseRequest("host-update", host=self.host, type="Freeze", duration=length_of("seconds", seconds))
+            CauseRequest("host-update", host=self.host, type="Freeze", duration=read_duration("seconds", seconds))
         )
 
-    def migrate(self, seconds: Length = 5) -> Event:
-        """It is moved to another host while it runs: Freeze."""
-        return self._request(CauseRequest("live-migration", (self.name,), duration=length_of("seconds", seconds)))
+    def migrate(self, seconds: Duration = 5) -> Event:
+        """Request a live migration to another host: a Freeze."""
+        return self._request(CauseRequest("live-migration", (self.name,), duration=read_duration("seconds", seconds)))
 
     def evict(self) -> Event:
-        """Its capacity is needed: Preempt. A VM whose priority the test has not given becomes a Spot VM."""
+        """Request its eviction: a Preempt. The VM becomes a Spot VM, unless the test has set its priority."""
         self._fleet.make_spot(self.name)
         return self._request(CauseRequest("eviction", (self.name,)))
 
     def delete(self) -> Event:
-        """A user deletes it from its scale set: Terminate, where the set has a `terminate_notice`."""
+        """Request its deletion by a user: a Terminate, if its scale set has a `terminate_notice`."""
         return self._request(CauseRequest("delete", (self.name,)))
 
     def degrade(self) -> Event:
-        """Its host is expected to fail: Redeploy, a week ahead."""
+        """Report that its host is expected to fail: a Redeploy with a week of notice."""
         return self._request(CauseRequest("degraded-hardware", host=self.host))
 
     def fail(self) -> Event:
-        """Its host has failed: Redeploy, started at once."""
+        """Report that its host has failed: a Redeploy that starts at once."""
         return self._request(CauseRequest("hardware-failure", host=self.host))
 
     def fault(
         self,
         kind: str | int,
         *,
-        on: str = "GET",
+        method: str = "GET",
         count: int | None = None,
-        seconds: Length | None = None,
-        delay: Length | None = None,
+        duration: Duration | None = None,
+        delay: Duration | None = None,
     ) -> None:
-        """Make the endpoint fail on purpose for requests of this VM: as Service.fault."""
-        self._requests.fault(kind, self, on, count, seconds, delay)
+        """Let the endpoint fail for requests of this VM. See Service.fault."""
+        self._requests.fault(kind, self, method, count, duration, delay)
 
-    def _request(self, asked: CauseRequest) -> Event:
-        return self._requests.event_for(self.name, asked)
+    def _request(self, requested: CauseRequest) -> Event:
+        return self._requests.event_for(self.name, requested)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VM) and other.name == self.name
@@ -158,7 +160,7 @@ class VM:
 
 
 class Group:
-    """VMs that are notified together."""
+    """A group of VMs. All of them see the same events."""
 
     def __init__(self, name: str, vms: tuple[VM, ...]) -> None:
         self.name = name
@@ -181,7 +183,7 @@ class Group:
 
 
 def name_of(vm: object) -> str:
-    """The name of a VM that a test gives as itself or by its name."""
+    """Return the name of a VM. A test passes the VM or its name."""
     name = vm if isinstance(vm, str) else getattr(vm, "name", None)
     if not isinstance(name, str):
         raise BadOption(name="vm", value=vm, problem='pass the name of a VM, as in "web-0", or the VM itself.')
@@ -189,7 +191,7 @@ def name_of(vm: object) -> str:
 
 
 def one_name(vm: VM | str) -> str:
-    """The same where an empty name would mean all VMs."""
+    """Return the name of a VM, where an empty name would mean all VMs."""
     name = name_of(vm)
     if not name:
         raise BadOption(name="vm", value=name, problem="the name of a VM must not be empty.")
@@ -197,7 +199,7 @@ def one_name(vm: VM | str) -> str:
 
 
 def names_of(vms: VM | str | Iterable[VM | str] | None) -> list[str]:
-    """The names of one VM or of several; None means no VM."""
+    """Return the names of one VM or several. None means no VM."""
     if vms is None:
         return []
     if isinstance(vms, Iterable) and not isinstance(vms, str):

@@ -1,9 +1,0 @@
-"""The list of requests and responses. Tests check the service against it; docs/explanation/fidelity.md shows it."""
-
-from __future__ import annotations
-
-from golden.answers_approval import REFUSED, TAKEN
-from golden.answers_around import INSTANCE, ORDER, PATHS, STRANGERS
-from golden.answers_poll import DOCUMENTS, HEADER, TAGS, VERSIONS, WAITS
-
-ANSWERS = (*DOCUMENTS, *VERSIONS, *HEADER, *TAGS, *WAITS, *TAKEN, *REFUSED, *PATHS, *STRANGERS, *ORDER, *INSTANCE)

@@ -1,0 +1,362 @@
+"""The rules of "Must never happen" (docs/explanation/design.md), tested with random events and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines import approve, cancel, make_engine
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from depth import amount
+from forewarn.clock import VirtualClock
+from forewarn.core import approvals
+from forewarn.core.events import EventStatus
+from forewarn.core.fleet import VM, Fleet, Group, Host
+from forewarn.core.fleet_commands import return_host
+from forewarn.core.operations import CauseRequest
+from forewarn.core.requests import request
+from forewarn.errors import DestinationConflict, ForewarnError, UnknownStartRequest, VMHasLiveEvent
+from forewarn.ports import HistoryFilter
+from forewarn.wire.document import render
+from forewarn.wire.versions import KNOWN_VERSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from datetime import datetime
+    from typing import Any
+
+    from forewarn.core.events import Event
+    from forewarn.engine.engine import Engine
+    from forewarn.fabrics.simulated import SimulatedFabric
+
+# The runs and steps that the project promises for every change.
+RUNS, STEPS = 1000, 50
+
+NEWEST = KNOWN_VERSIONS["2024-07-09"]
+FLEET = Fleet(
+    [
+        VM("web-0", "web", "host-a", update_domain=0),
+        VM("web-1", "web", "host-b", update_domain=1),
+        VM("web-2", "web", "host-a", update_domain=0),
+        VM("db-0", "db-0", "host-a"),
+        VM("auto-0", "auto", "host-b"),
+        VM("pool_0", "pool", "host-a", update_domain=0, priority="spot"),
+        VM("pool_1", "pool", "host-b", update_domain=1, priority="spot"),
+    ],
+    [
+        Group("web", "availability-set", 5, 2),
+        Group("auto", "availability-set", 5, 2, auto_approve=("reboot",)),
+        Group("pool", "scale-set", 5, 5, terminate_notice=timedelta(minutes=10)),
+    ],
+    [Host("host-a"), Host("host-b"), Host("host-c")],
+)
+HOSTS = sorted(FLEET.hosts)
+ROUTINE = ("host-update", "live-migration", "degraded-hardware")
+VMS = sorted(FLEET.vms)
+GROUPS = sorted({vm.group for vm in FLEET.vms.values()})
+LENGTHS = [timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=15)]
+LONG_LENGTHS = [timedelta(hours=5), timedelta(hours=23), timedelta(hours=25)]
+# What is drawn must not depend on what is so: else a course that goes otherwise the second time hides why.
+NUMBERS = st.integers(0, 59)
+
+
+class InvariantsMachine(RuleBasedStateMachine):
+    """Drives an engine at random and remembers what it was promised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        # In memory where there is such a place: a crash is a copy here, so nothing waits for a disk.
+        memory = Path("/dev/shm")  # noqa: S108
+        self.root = Path(tempfile.mkdtemp(prefix="forewarn-never-", dir=memory if memory.is_dir() else None))
+        self.lives = 0
+        self.engine: Engine
+        self.fabric: SimulatedFabric
+        self.promised: dict[str, Event] = {}
+        self.approved: set[str] = set()
+        self.approvals: dict[str, str] = {}
+        self.cancelled: set[str] = set()
+        self.gone: set[str] = set()
+        self.over: dict[str, Event] = {}
+        self.seen: dict[str, tuple[str, int, bytes]] = {}
+
+    def do(self, work: Awaitable[Any]) -> Any:
+        return self.runner.run(self.do_and_settle(work))
+
+    async def do_and_settle(self, work: Awaitable[Any]) -> Any:
+        """Wait for the fabric, so that its speed does not decide the result of a later step."""
+        outcome = await work
+        if isinstance(self.engine.clock, VirtualClock):
+            await self.engine._scheduler.wait_until_idle(self.engine.clock)
+        return outcome
+
+    @property
+    def now(self) -> datetime:
+        return self.engine.clock.now()
+
+    @initialize()
+    def begin(self) -> None:
+        self.engine, self.fabric = make_engine(self.root / "0")
+        self.do(self.engine.start())
+        self.do(self.engine.apply_fleet(FLEET, by="test"))
+
+    def teardown(self) -> None:
+        try:
+            self.check_the_end()
+            self.do(self.engine.stop())
+        finally:
+            self.runner.close()
+            shutil.rmtree(self.root)
+
+    def check_the_end(self) -> None:
+        self.check_what_is_over()
+        entries = self.do(self.engine.records.history(HistoryFilter(limit=100_000)))
+        assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+        assert {entry.event for entry in entries if entry.kind == "scheduled"} == set(self.promised)
+        for what in ("scheduled", "started", "completed", "cancelled"):
+            told = [entry.event for entry in entries if entry.kind == what and entry.event]
+            assert len(told) == len(set(told)), f"{what} twice"
+        carried_out = [entry.operation for entry in entries if entry.kind == "executed"]
+        assert len(carried_out) == len(set(carried_out))
+
+    # --- What can happen ----------------------------------------------------------------------------
+
+    @rule(cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start"]), vm=st.sampled_from(VMS))
+    def something_is_asked_for(self, cause: str, vm: str) -> None:
+        self.request_operation(CauseRequest(cause, (vm,)))
+
+    @rule(
+        cause=st.sampled_from(["eviction", "rebalance", "scale-in"]), vm=st.sampled_from(["pool_0", "pool_1", "db-0"])
+    )
+    def room_is_needed(self, cause: str, vm: str) -> None:
+        self.request_operation(CauseRequest(cause, (vm,)))
+
+    @rule(host=st.sampled_from(HOSTS), kind=st.sampled_from(["Freeze", "Reboot"]))
+    def host_is_updated(self, host: str, kind: str) -> None:
+        self.request_operation(CauseRequest("host-update", host=host, type=kind))
+
+    @rule(
+        cause=st.sampled_from(["degraded-hardware", "hardware-failure", "emergency-repair"]),
+        host=st.sampled_from(HOSTS),
+    )
+    def host_is_ill(self, cause: str, host: str) -> None:
+        notice = timedelta(hours=1) if cause == "degraded-hardware" else None
+        self.request_operation(CauseRequest(cause, host=host, notice=notice))
+
+    @rule(host=st.sampled_from(HOSTS))
+    def host_is_well_again(self, host: str) -> None:
+        self.do(self.engine.execute(return_host, host, "operator"))
+
+    def request_operation(self, asked: CauseRequest) -> None:
+        before = self.engine.preview(lambda draft, now, limits: draft.fleet)[0]
+        try:
+            operations = self.do(self.engine.execute(request, asked, "somebody"))
+        except ForewarnError:
+            assert self.engine.fleet is before, "what was refused has changed the fleet"
+            return
+        for event_id in [event_id for operation in operations for event_id in operation.events]:
+            event = self.do(self.engine.records.event(event_id))
+            assert event is not None
+            self.promised[event_id] = event
+            if event.approved_at is not None:
+                self.approved.add(event_id)
+
+    @rule(which=NUMBERS, length=st.sampled_from([timedelta(minutes=7), timedelta(days=2), timedelta(days=9)]))
+    def operator_postpones(self, which: int, length: timedelta) -> None:
+        live = self.engine.live_events()
+        if not live:
+            return
+        event = live[which % len(live)]
+        try:
+            after = self.do(self.engine.execute(approvals.postpone, event.id, "operator", event.not_before + length))
+        except ForewarnError:
+            operation = self.do(self.engine.records.operation(event.operation))
+            late = (
+                operation.request.postpone_deadline is not None
+                and event.not_before + length > operation.request.postpone_deadline
+            )
+            assert late or event.approved_at or event.status is EventStatus.STARTED or operation.cause not in ROUTINE
+        else:
+            assert after.not_before == event.not_before + length
+
+    @rule(group=st.sampled_from(GROUPS))
+    def group_polls(self, group: str) -> None:
+        if self.engine.fleet.members(group):
+            self.do(self.engine.enable(group, by=group))
+            self.engine.polled.add(group)
+
+    @rule(which=st.lists(NUMBERS, min_size=1, max_size=3), group=st.sampled_from(GROUPS))
+    def vm_approves(self, which: list[int], group: str) -> None:
+        live = self.engine.live_events()
+        if not live:
+            return
+        wanted = [live[number % len(live)].id for number in which]
+        own = {event.id for event in live if event.group == group}
+        in_time = {event.id for event in live if event.status is EventStatus.SCHEDULED and event.approved_at is None}
+        try:
+            self.do(approve(self.engine, *wanted, by=group, group=group))
+        except UnknownStartRequest:
+            assert not own.issuperset(wanted), "an approval of one's own live events was refused"
+        else:
+            assert own.issuperset(wanted), "another group's event was approved"
+            self.approved.update(wanted)
+            self.approvals.update((event_id, group) for event_id in wanted if event_id in in_time)
+
+    @rule(which=NUMBERS)
+    def operator_cancels(self, which: int) -> None:
+        live = self.engine.live_events()
+        if not live:
+            return
+        event = live[which % len(live)]
+        try:
+            self.do(cancel(self.engine, event.id))
+        except ForewarnError:
+            assert event.status is EventStatus.STARTED
+        else:
+            assert event.status is EventStatus.SCHEDULED
+            operation = self.do(self.engine.records.operation(event.operation))
+            self.cancelled.update(operation.events)
+
+    @rule(length=st.sampled_from(LENGTHS))
+    def time_passes(self, length: timedelta) -> None:
+        self.do(self.engine.advance(length))
+
+    @rule(length=st.sampled_from(LONG_LENGTHS))
+    def much_time_passes(self, length: timedelta) -> None:
+        self.do(self.engine.advance(length))
+
+    @rule(failures=st.integers(0, 2), forgets=st.integers(0, 1), slow=st.booleans())
+    def fabric_misbehaves(self, failures: int, forgets: int, slow: bool) -> None:
+        self.fabric.failures, self.fabric.lost_orders = failures, forgets
+        self.fabric.delay = timedelta(minutes=3) if slow else None
+
+    @rule(missing=st.sets(st.sampled_from(VMS), max_size=2), force=st.booleans())
+    def fleet_changes(self, missing: set[str], force: bool) -> None:
+        fleet = Fleet(
+            [vm for vm in FLEET.vms.values() if vm.name not in missing], FLEET.groups.values(), FLEET.hosts.values()
+        )
+        leaving = missing & {*self.engine.fleet.vms}
+        touched = {event.operation for event in self.engine.live_events() if leaving & {*event.resources}}
+        try:
+            self.do(self.engine.apply_fleet(fleet, by="operator", force=force))
+        except DestinationConflict:
+            assert any(operation.moves for operation in self.engine.live_operations())
+        except VMHasLiveEvent:
+            assert touched
+            assert not force
+        else:
+            assert force or not touched
+            self.gone.update(event.id for event in self.promised.values() if event.operation in touched)
+
+    @rule()
+    def service_is_killed(self) -> None:
+        """Crash: the next engine has only what is on disk now."""
+        self.lives += 1
+        folder = self.root / str(self.lives)
+        shutil.copytree(self.root / str(self.lives - 1), folder)
+        self.do(self.engine.stop())
+        self.engine, self.fabric = make_engine(folder)
+        self.do(self.engine.start())
+        self.check_what_is_over()
+
+    # --- What must be true after each step ------------------------------------------------------------
+
+    @invariant()
+    def promises_are_kept(self) -> None:
+        if hasattr(self, "engine"):
+            live = {event.id: event for event in self.engine.live_events()}
+            # What is over is in the store, and stays: it is looked at once, and again after a kill and at the end.
+            ended = [event_id for event_id in self.promised if event_id not in live and event_id not in self.over]
+            self.over.update(self.do(self.read(ended)))
+            for event_id in [*live, *ended]:
+                self.check_promise(live.get(event_id) or self.over[event_id])
+
+    async def read(self, ids: list[str]) -> dict[str, Event]:
+        found = {event_id: await self.engine.records.event(event_id) for event_id in ids}
+        assert None not in found.values(), "an acknowledged request is lost"
+        return {event_id: event for event_id, event in found.items() if event is not None}
+
+    def check_promise(self, event: Event) -> None:
+        promised = self.promised[event.id]
+        for name in ("id", "operation", "group", "type", "resources", "created_at"):
+            assert getattr(event, name) == getattr(promised, name)
+        assert event.not_before >= promised.not_before, "a notice was made shorter"
+        self.promised[event.id] = promised._replace(not_before=event.not_before)
+        if event.started_at is not None:
+            assert event.id in self.approved or event.started_at >= event.not_before
+        if event.id in self.approvals:
+            assert event.approved_by == self.approvals[event.id], "an acknowledged approval is lost"
+        if event.id in self.cancelled:
+            assert event.status is EventStatus.CANCELLED
+        if event.id in self.gone:
+            assert not event.status.live
+
+    def check_what_is_over(self) -> None:
+        assert self.do(self.read(list(self.over))) == self.over
+
+    @invariant()
+    def documents_are_true(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for group in GROUPS:
+            document = self.engine.document(group)
+            assert all(event.group == group for event in document.events)
+            assert all(event.status.live for event in document.events)
+            if not document.enabled:
+                self.seen.pop(group, None)
+                continue
+            body = render(document, NEWEST, "availability-set")
+            enabling, incarnation, before = self.seen.get(group, ("", 0, b""))
+            if document.enabling == enabling:
+                assert document.incarnation >= incarnation, "an incarnation went back"
+                assert (document.incarnation == incarnation) == (body == before)
+            self.seen[group] = (document.enabling, document.incarnation, body)
+
+    @invariant()
+    def domains_hold(self) -> None:
+        """A host takes down at most one update domain of a group."""
+        if not hasattr(self, "engine"):
+            return
+        found: dict[tuple[str, str], int] = {}
+        for vm in self.engine.fleet.vms.values():
+            assert found.setdefault((vm.host, vm.group), vm.update_domain) == vm.update_domain
+
+    @invariant()
+    def nothing_due_is_left(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for event in self.engine.live_events():
+            if event.status is EventStatus.SCHEDULED:
+                assert not self.all_may_start(event), "what may start has not started"
+
+    def all_may_start(self, event: Event) -> bool:
+        siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == event.operation]
+        if event.type == "SpotRebalanceRecommendation":
+            return False
+        if event.type == "Terminate":  # deletions with the same NotBefore start together
+            siblings += [
+                other
+                for other in self.engine.live_events()
+                if (other.group, other.type, other.not_before) == (event.group, event.type, event.not_before)
+            ]
+        return all(sibling.approved_at or self.now >= sibling.not_before for sibling in siblings)
+
+
+class NeverAgainMachine(InvariantsMachine):
+    """The other half of the runs, so that two workers can share them."""
+
+
+TestNever, TestNeverAgain = InvariantsMachine.TestCase, NeverAgainMachine.TestCase
+TestNever.settings = TestNeverAgain.settings = settings(
+    max_examples=amount(RUNS // 2),
+    stateful_step_count=STEPS,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
