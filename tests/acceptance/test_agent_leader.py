@@ -358,6 +358,6 @@ def test_an_address_in_use_is_an_error_at_the_start(make_trio: Callable[..., Tri
     assert address is not None
     with socket.create_server(address):
         agent.start()
-        agent.until_logged(f"[peers] listen: 127.0.0.1:{address[1]} cannot be listened on: ")
+        agent.until_logged(f"[peers] listen: cannot listen on 127.0.0.1:{address[1]}: ")
         assert agent.wait() != 0
     assert "Traceback" not in "".join(agent.messages())

@@ -311,5 +311,5 @@ def test_two_agents_of_one_machine_do_not_meet(
         [*COMMAND, "run", "--state", str(agent.state)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 4
-    assert "Another agent works in" in done.stderr
+    assert "Another agent uses" in done.stderr
     assert agent.status()["vm"] == "web-0", "the first one goes on"

@@ -266,4 +266,4 @@ def test_with_a_full_disk_faults_can_be_neither_added_nor_expired_but_still_appl
     assert service.control("DELETE", "/v1/faults/f2").status == 200
     assert service.request().status == 200
     stop_cleanly(service)
-    assert "History does not say that a fault is over" in service.output
+    assert "fault_expiry_not_recorded: Cannot record expired faults in history." in service.output
