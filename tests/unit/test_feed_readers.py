@@ -24,7 +24,7 @@ from forewarn.ports import HistoryFilter, RetentionCutoff
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-    from forewarn.delivery.feed import FeedReader
+    from forewarn.delivery.feed import FeedSubscriber
     from forewarn.engine.engine import Engine
 
 EVERY: frozenset[str] = frozenset()
@@ -140,7 +140,7 @@ async def test_a_reader_without_matching_rows_still_gets_its_cursor() -> None:
 
 
 @asynccontextmanager
-async def waiting(reader: FeedReader) -> AsyncIterator[asyncio.Task[bytes | None]]:
+async def waiting(reader: FeedSubscriber) -> AsyncIterator[asyncio.Task[bytes | None]]:
     """A reader that has read all rows and waits for more."""
     async with aclosing(reader.parts()) as parts:
         await anext(parts)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.types import Receive, Scope, Send
 
-    from forewarn.delivery.feed import Feed, FeedReader
+    from forewarn.delivery.feed import Feed, FeedSubscriber
     from forewarn.engine.engine import Engine
 
 
@@ -108,7 +108,7 @@ class FeedResponse(Response):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, reader: FeedReader) -> None:
+    def __init__(self, reader: FeedSubscriber) -> None:
         # A proxy must neither cache nor buffer it.
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]

@@ -93,7 +93,7 @@ class Feed:
         self.records = engine.records
         self.keep_alive_seconds = keep_alive_seconds
         self.tail: deque[HistoryEntry] = deque(maxlen=tail_rows)
-        self.readers: set[FeedReader] = set()
+        self.readers: set[FeedSubscriber] = set()
         self._rendered: dict[int, bytes] = {}
         self.stopping = False
         engine.subscribe_to_commits(self._on_commit)
@@ -106,7 +106,7 @@ class Feed:
         is_authorized: Callable[[], bool] = lambda: True,
         *,
         tenant: bool = False,
-    ) -> FeedReader:
+    ) -> FeedSubscriber:
         """Return a reader for rows of these groups and kinds (empty: all), after a row.
 
         `after`: None for new rows only, 0 for all stored rows. An expired row is an error: rows would be missing. The
@@ -117,7 +117,7 @@ class Feed:
         if len(self.readers) >= MAX_READERS:
             raise TooManyReaders(most=MAX_READERS)
         position = await self._position(after)
-        return FeedReader(self, groups, kinds, position, is_authorized, tenant=tenant)
+        return FeedSubscriber(self, groups, kinds, position, is_authorized, tenant=tenant)
 
     async def _position(self, after: int | None) -> int:
         newest = self.records.newest
@@ -166,7 +166,7 @@ class Feed:
                 reader.notify(changes.history, wake=bool(changes.tokens))
 
 
-class FeedReader:
+class FeedSubscriber:
     """Reads the feed for one client."""
 
     def __init__(

@@ -58,10 +58,10 @@ class OrderFolder:
         """Return the result. Call only when it is not running: the exit code is written before the lock is released."""
         try:
             with self._errors.open("rb") as errors:
-                said = last_line(errors)
+                text = last_line(errors)
         except FileNotFoundError:
-            said = ""
-        return WorkResult(self._child.exit_code(), said)
+            text = ""
+        return WorkResult(self._child.exit_code(), text)
 
     def start_program(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Write the order to disk, start the program, and return its process.
@@ -146,27 +146,29 @@ class OperatorProgram:
         """Return the state that the program reports. Programs without inspect count as running."""
         async with self._inspections:
             try:
-                code, said, complaint = await self._ask({"verb": "inspect", "vm": vm})
+                code, output, error_line = await self._run_inspect({"verb": "inspect", "vm": vm})
             except OSError as error:
                 raise Unavailable(problem=f"cannot run {self} inspect ({error})") from error
         if code == os.EX_USAGE:
             return MachineState(vm, running=True, boots=1)
-        machine = _read_machine(vm, said) if code == 0 else None
+        machine = _read_machine(vm, output) if code == 0 else None
         if machine is None:
             found = (
-                f"wrote {_printable(said)!r}" if code == 0 else f"exited with code {code}: {complaint or '(no output)'}"
+                f"wrote {_printable(output)!r}"
+                if code == 0
+                else f"exited with code {code}: {error_line or '(no output)'}"
             )
             raise Unavailable(problem=f"{self} inspect {found}; {_EXPECTED}")
         return machine
 
-    async def _ask(self, question: dict[str, str]) -> tuple[int, bytes, str]:
+    async def _run_inspect(self, request: dict[str, str]) -> tuple[int, bytes, str]:
         """Run `inspect`. Uses files instead of pipes, so that the program cannot block the service."""
         command = self.command_line("inspect")
-        with TemporaryFile() as asked, TemporaryFile() as said, TemporaryFile() as complained:
-            asked.write(json.dumps(question).encode() + b"\n")
-            asked.seek(0)
+        with TemporaryFile() as request_file, TemporaryFile() as output, TemporaryFile() as errors:
+            request_file.write(json.dumps(request).encode() + b"\n")
+            request_file.seek(0)
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=asked, stdout=said, stderr=complained, start_new_session=True
+                *command, stdin=request_file, stdout=output, stderr=errors, start_new_session=True
             )
             try:
                 async with asyncio.timeout(self._inspect_seconds):
@@ -179,8 +181,8 @@ class OperatorProgram:
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
-            said.seek(0)
-            return code, said.read(_READ_BACK_BYTES), last_line(complained)
+            output.seek(0)
+            return code, output.read(_READ_BACK_BYTES), last_line(errors)
 
 
 def last_line(file: IO[bytes]) -> str:
@@ -207,9 +209,9 @@ def _interpreter(path: str) -> str:
     return os.fsdecode(first[2:].strip(b" \t\n").replace(b"\t", b" ").split(b" ")[0]) if first[:2] == b"#!" else ""
 
 
-def _read_machine(vm: str, said: bytes) -> MachineState | None:
+def _read_machine(vm: str, output: bytes) -> MachineState | None:
     try:
-        found = json.loads(said)
+        found = json.loads(output)
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict):

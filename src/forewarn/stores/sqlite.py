@@ -233,8 +233,8 @@ class SqliteStore(SqliteRecords):
     def _save_webhooks(self, changes: Changes) -> None:
         webhooks, undelivered = changes.webhooks, changes.undelivered
         self._many("remove_webhook", ((name,) for name, webhook in webhooks.items() if webhook is None))
-        kept = [webhook for webhook in webhooks.values() if webhook is not None]
-        self._many("save_webhook", map(rows.WEBHOOKS.write, kept))
+        saved = [webhook for webhook in webhooks.values() if webhook is not None]
+        self._many("save_webhook", map(rows.WEBHOOKS.write, saved))
         self._many("forget_undelivered", (key for key, row in undelivered.items() if row is None))
         pending = [row for row in undelivered.values() if row is not None]
         self._many("save_undelivered", map(rows.UNDELIVERED.write, pending))

@@ -1,5 +1,5 @@
--- Moments are text in ISO 8601, UTC, with microseconds: they sort in the order of time.
--- Lists are JSON. Rowids keep the order in which things came about.
+-- Times are ISO 8601 text in UTC with microseconds, so that they sort by time.
+-- Lists are JSON. Rowids keep the order of creation.
 
 CREATE TABLE fact (
     name TEXT PRIMARY KEY,
@@ -48,7 +48,7 @@ CREATE TABLE operation (
     settles_at TEXT,
     ended_at TEXT
 ) STRICT;
--- Of a column that does not change while the row is live: an update then leaves the index alone.
+-- On a column that does not change while the row is active, so that updates do not touch the index.
 CREATE INDEX operation_live ON operation (ended_at) WHERE ended_at IS NULL;
 
 CREATE TABLE event (
@@ -78,7 +78,7 @@ CREATE TABLE delivery (
     heard_at TEXT NOT NULL
 ) STRICT;
 
--- One unbroken sequence of everything that ever changed.
+-- One sequence without gaps for all changes.
 CREATE TABLE history (
     sequence INTEGER PRIMARY KEY,
     at TEXT NOT NULL,
@@ -90,5 +90,5 @@ CREATE TABLE history (
     vms TEXT NOT NULL,
     why TEXT NOT NULL
 ) STRICT;
--- An event's history is found through its operation: one index to write instead of two.
+-- The history of an event is found by its operation, so one index is enough.
 CREATE INDEX history_operation ON history (operation) WHERE operation <> '';

@@ -1,4 +1,4 @@
--- What was asked for in full, where VMs go, and how they fared; hosts out of use; policy; rollouts.
+-- Complete requests, destinations and health of VMs; host states; policies; rollouts.
 
 ALTER TABLE operation ADD COLUMN request TEXT NOT NULL DEFAULT '{}';
 ALTER TABLE operation ADD COLUMN moves TEXT NOT NULL DEFAULT '[]';

@@ -1,4 +1,4 @@
--- Who may ask for what, answers kept for a request that is repeated, webhooks, and the host that history is about.
+-- Tokens, responses of idempotency keys, webhooks, and the host of a history row.
 
 CREATE TABLE token (
     name TEXT PRIMARY KEY,

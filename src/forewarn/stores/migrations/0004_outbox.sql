@@ -1,8 +1,7 @@
--- Each webhook has one cursor, and sends in order. Until now rows beyond its position could be finished too ("ahead").
+-- Each webhook has one cursor and sends in order. Earlier, rows after its position could be finished too ("ahead").
 --
--- The cursor goes to the last of those, so that none is sent twice. What was neither finished nor tried before it
--- becomes an undelivered row with all of its attempts, and so do rows that were retried or waited behind such a one:
--- they are sent first, in their order.
+-- The cursor moves to the last finished row, so that no row is sent twice. Unfinished rows before it become undelivered
+-- rows with all their attempts. They are sent first, in order.
 
 INSERT OR IGNORE INTO undelivered (webhook, sequence, group_name, attempts, problem, given_up)
 SELECT webhook.name, history.sequence, '', 0, '', 0
@@ -12,7 +11,7 @@ WHERE history.sequence NOT IN (SELECT value FROM json_each(webhook.ahead))
     AND (webhook.groups = '[]' OR history.group_name IN (SELECT value FROM json_each(webhook.groups)))
     AND (webhook.kinds = '[]' OR history.what IN (SELECT value FROM json_each(webhook.kinds)));
 
--- 80 is the default of webhook_attempts. The setting itself is not known here.
+-- 80 is the default of webhook_max_attempts. A migration cannot read the setting.
 ALTER TABLE undelivered ADD COLUMN attempts_left INTEGER NOT NULL DEFAULT 0;
 UPDATE undelivered SET attempts_left = max(80 - attempts, 1) WHERE given_up = 0;
 ALTER TABLE undelivered DROP COLUMN given_up;

@@ -1,4 +1,4 @@
--- History says kind, reason and time. A kind is written in one form everywhere: words with hyphens between them.
+-- History has the columns kind, reason and time. Kinds have one form everywhere: words with hyphens.
 
 ALTER TABLE history RENAME COLUMN at TO time;
 ALTER TABLE history RENAME COLUMN what TO kind;
@@ -14,7 +14,7 @@ INSERT INTO renamed_kind VALUES
     ('host in-use', 'host-in-service'),
     ('fault over', 'fault-expired');
 
--- All other kinds keep their words. Every kind that changes has a blank in it.
+-- All other kinds keep their words, with hyphens instead of blanks.
 UPDATE history
 SET kind = coalesce((SELECT new FROM renamed_kind WHERE old = kind), replace(kind, ' ', '-'))
 WHERE instr(kind, ' ') > 0;
