@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forewarn.errors import BadStartRequests, ForewarnError, StoreFailed, UnknownVM
-from forewarn.metadata.replies import render_error
+from forewarn.metadata.rendered_responses import render_error
 from forewarn.metadata.routes import failure
 
 

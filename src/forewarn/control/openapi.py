@@ -9,7 +9,7 @@ from forewarn import __version__
 from forewarn.control.idempotency import MAX_KEY_LENGTH
 from forewarn.control.problems import PROBLEM, ProblemShape
 from forewarn.control.schema import Schema, Schemas, properties_of
-from forewarn.metadata.answers import JSON
+from forewarn.metadata.fixed_responses import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from forewarn.control.input import read_query
 from forewarn.control.schema import NoMembers
 from forewarn.core.access import Role
 from forewarn.errors import InsufficientRole
-from forewarn.metadata.answers import JSON
+from forewarn.metadata.fixed_responses import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -13,7 +13,7 @@ from forewarn.control.schema import Count, Shape, Time, choice, help_text, json_
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import VM, Group, GroupKind
 from forewarn.errors import UnknownVersion
-from forewarn.metadata.answers import JSON
+from forewarn.metadata.fixed_responses import JSON
 from forewarn.wire.document import render
 from forewarn.wire.versions import available_versions
 

@@ -123,7 +123,7 @@ CAUSES = {
             settle=_TEN_MINUTES,
             notice=timedelta(days=7),
             routine=True,
-            meaning="The host is expected to fail. Each of its VMs is redeployed when it is due or approved.",
+            meaning="The host is expected to fail. Each VM is redeployed at NotBefore, or after its approval.",
         ),
         Cause(
             "hardware-failure",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from forewarn.engine.engine import Engine
-    from forewarn.metadata.replies import RenderedResponse
+    from forewarn.metadata.rendered_responses import RenderedResponse
     from forewarn.metadata.request import MetadataRequest
 
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from forewarn.metadata import answers
-from forewarn.metadata.answers import Response
-from forewarn.metadata.replies import RenderedResponse, document_response, rendered
+from forewarn.metadata import fixed_responses
+from forewarn.metadata.fixed_responses import Response
+from forewarn.metadata.rendered_responses import RenderedResponse, document_response, rendered
 from forewarn.wire.document import entity_tag, render
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forewarn.metadata.routes import Result, Routes
 
 
-FAULT_RESPONSES = {"410": answers.GONE, "429": answers.TOO_MANY, "500": answers.FAILED}
+FAULT_RESPONSES = {"410": fixed_responses.GONE, "429": fixed_responses.TOO_MANY, "500": fixed_responses.FAILED}
 DAMAGING_FAULTS = ("empty", "stall", "length", "stale")
 """Faults that change the correct response instead of replacing it."""
 MISSING_BYTES = 64

@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 
 from forewarn.core.fleet import VM, Group, GroupKind
 from forewarn.errors import nearest
-from forewarn.metadata.answers import TEXT, Response, error_response
+from forewarn.metadata.fixed_responses import TEXT, Response, error_response
 from forewarn.wire.versions import INSTANCE_VERSIONS
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from forewarn.metadata import answers
+from forewarn.metadata import fixed_responses
 from forewarn.metadata.counters import RequestCounter
-from forewarn.metadata.replies import CLOSE, RenderedResponse, rendered
+from forewarn.metadata.rendered_responses import CLOSE, RenderedResponse, rendered
 from forewarn.metadata.request import MAX_BODY_BYTES, MetadataRequest, parse_target
 from forewarn.metadata.routes import NeedsBody, failure
 
 if TYPE_CHECKING:
-    from forewarn.metadata.answers import Response
     from forewarn.metadata.callers import Caller
+    from forewarn.metadata.fixed_responses import Response
     from forewarn.metadata.limits import Rounds
     from forewarn.metadata.routes import Result
     from forewarn.metadata.server import MetadataServer
@@ -115,7 +115,7 @@ class MetadataConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._bytes_since_callback = 0
         """Bytes parsed since the parser's last callback."""
-        self._rejection: Response = answers.MALFORMED
+        self._rejection: Response = fixed_responses.MALFORMED
         self._upgrading = self._replaying_framing = False
         # Requests with a complete head: the current one, the future it waits for, and the queue behind it.
         self._current: MetadataRequest | None = None
@@ -265,7 +265,7 @@ class MetadataConnection(asyncio.Protocol):
             self._reject()
         if (self._head_open or self._body_open) and self._bytes_since_callback > self._server.limits.max_header_bytes:
             # The callbacks do not see a header or trailer that never ends.
-            self._rejection = answers.header_too_large(self._server.limits.max_header_bytes)
+            self._rejection = fixed_responses.header_too_large(self._server.limits.max_header_bytes)
             self._reject()
 
     def _pause_reading(self) -> None:
@@ -357,7 +357,7 @@ class MetadataConnection(asyncio.Protocol):
     def _count_head(self, more: int) -> None:
         self._head_bytes += more
         if self._head_bytes > self._server.limits.max_header_bytes:
-            self._rejection = answers.header_too_large(self._server.limits.max_header_bytes)
+            self._rejection = fixed_responses.header_too_large(self._server.limits.max_header_bytes)
             raise ValueError  # stops the parser
 
     def _ignore_upgrade(self, rest: bytes) -> None:

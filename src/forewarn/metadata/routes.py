@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from forewarn.errors import ForewarnError
-from forewarn.metadata import answers, instance
-from forewarn.metadata.answers import Response, error_response
+from forewarn.metadata import fixed_responses, instance
+from forewarn.metadata.fixed_responses import Response, error_response
 from forewarn.metadata.long_poll import LongPoll
-from forewarn.metadata.replies import RenderedResponse, render_error, render_response, rendered
+from forewarn.metadata.rendered_responses import RenderedResponse, render_error, render_response, rendered
 from forewarn.metadata.request import EVENTS_PATH, Poll
 from forewarn.system.logs import get_logger
 from forewarn.wire.document import parse_start_requests, tag_matches
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
     from forewarn.metadata.callers import Caller
     from forewarn.metadata.long_poll import LongPolls
-    from forewarn.metadata.pages import RenderedDocuments
+    from forewarn.metadata.rendered_documents import RenderedDocuments
     from forewarn.metadata.request import MetadataRequest
 
     Result: TypeAlias = "RenderedResponse | NeedsBody | Awaitable[Any] | None"
@@ -95,27 +95,27 @@ class Routes:
         """Run the checks for every request, then its route."""
         caller = request.caller
         if caller is None:
-            return rendered(answers.NOT_A_VM)
+            return rendered(fixed_responses.NOT_A_VM)
         if not caller.take_token():
-            return rendered(answers.TOO_MANY)
+            return rendered(fixed_responses.TOO_MANY)
         if request.values(b"x-forwarded-for"):
-            return rendered(answers.FORWARDED)
+            return rendered(fixed_responses.FORWARDED)
         path = request.target.lower_path
         route = self._routes.get(path)
         if route is None and path.startswith(INSTANCE_PATH + "/"):
             route = self._instance
-        return rendered(answers.UNKNOWN_PATH) if route is None else route(request, caller)
+        return rendered(fixed_responses.UNKNOWN_PATH) if route is None else route(request, caller)
 
     # --- /metadata/scheduledevents --------------------------------------------------------------------
 
     def _scheduled_events(self, request: MetadataRequest, caller: Caller) -> Result:
         if request.method not in ("GET", "POST"):
-            return rendered(answers.METHOD_NOT_ALLOWED)
+            return rendered(fixed_responses.METHOD_NOT_ALLOWED)
         if request.target.has_duplicates:
-            return rendered(answers.DUPLICATE_QUERY)
+            return rendered(fixed_responses.DUPLICATE_QUERY)
         requested = request.target.query.get("api-version", "")
         if not request.has_metadata_header and self._header_enforced(request.method, requested):
-            return rendered(answers.NO_METADATA_HEADER)
+            return rendered(fixed_responses.NO_METADATA_HEADER)
         version = self._version(requested)
         if isinstance(version, Response):
             return rendered(version)
@@ -140,11 +140,11 @@ class Routes:
         if requested in self._versions:
             return self._versions[requested]
         if not is_date(requested):
-            return answers.BAD_VERSION
+            return fixed_responses.BAD_VERSION
         newest = max(self._versions)
         if self._options.newer_versions == "newest" and requested > newest:
             return self._versions[newest]
-        return answers.UNKNOWN_VERSION
+        return fixed_responses.UNKNOWN_VERSION
 
     def document(self, poll: Poll, caller: Caller, *, hold: bool = True) -> RenderedResponse | None:
         """Return the document or a 304; None if the group is not enabled or the poll must be held."""
@@ -171,7 +171,7 @@ class Routes:
         """Return the response to a held poll if it is due, otherwise the group to keep waiting for."""
         caller = request.connection.find_caller()
         if caller is None:
-            return rendered(answers.NOT_A_VM)
+            return rendered(fixed_responses.NOT_A_VM)
         page = self._documents.find(caller.group, poll.version)
         if page is None:
             return self._enable_and_answer(request, poll, caller)
@@ -183,7 +183,7 @@ class Routes:
             await self._enable(caller)
             found = request.connection.find_caller()
             if found is None:
-                return rendered(answers.NOT_A_VM)
+                return rendered(fixed_responses.NOT_A_VM)
             caller = found
         self._engine.polled.add(caller.group)
         return self.document(poll, caller) or self._wait_for_document(request, poll, caller)
@@ -209,14 +209,14 @@ class Routes:
     def approve(self, request: MetadataRequest) -> Result:
         """Approve the events that the body names. Called again when the body is complete."""
         if request.is_too_large:
-            return rendered(answers.BODY_TOO_LARGE)
+            return rendered(fixed_responses.BODY_TOO_LARGE)
         if request.is_broken:
-            return rendered(answers.MALFORMED)
+            return rendered(fixed_responses.MALFORMED)
         if not request.body_complete:
             return NEEDS_BODY
         caller = request.caller
         if caller is None:
-            return rendered(answers.NOT_A_VM)
+            return rendered(fixed_responses.NOT_A_VM)
         try:
             ids = parse_start_requests(request.body)
         except ForewarnError as error:
@@ -238,7 +238,7 @@ class Routes:
             return rejection
         version = request.target.query.get("api-version", "")
         if version not in INSTANCE_VERSIONS:
-            return rendered(answers.BAD_INSTANCE_VERSION)
+            return rendered(fixed_responses.BAD_INSTANCE_VERSION)
         fleet = self._engine.fleet
         subject = instance.InstanceContext(fleet.vm(caller.vm), fleet.group(caller.group))
         parts = request.target.path.split("/")[3:]
@@ -250,11 +250,11 @@ class Routes:
 
 def _check_read_request(request: MetadataRequest) -> RenderedResponse | None:
     if request.method != "GET":
-        return rendered(answers.GET_ONLY)
+        return rendered(fixed_responses.GET_ONLY)
     if request.target.has_duplicates:
-        return rendered(answers.DUPLICATE_QUERY)
+        return rendered(fixed_responses.DUPLICATE_QUERY)
     if not request.has_metadata_header:
-        return rendered(answers.NO_METADATA_HEADER)
+        return rendered(fixed_responses.NO_METADATA_HEADER)
     return None
 
 

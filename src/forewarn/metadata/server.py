@@ -13,9 +13,9 @@ from forewarn.metadata.delivery_tracking import DeliveryTracker
 from forewarn.metadata.faults import InjectedFaults
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.long_poll import LongPolls
-from forewarn.metadata.pages import RenderedDocuments
 from forewarn.metadata.protocol import MetadataConnection
-from forewarn.metadata.replies import CommonHeaders
+from forewarn.metadata.rendered_documents import RenderedDocuments
+from forewarn.metadata.rendered_responses import CommonHeaders
 from forewarn.metadata.request import EVENTS_PATH, parse_target
 from forewarn.metadata.routes import Routes
 from forewarn.system.connections import Connections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.metadata.replies import document_response, not_modified_response
+from forewarn.metadata.rendered_responses import document_response, not_modified_response
 from forewarn.wire.document import entity_tag, render
 
 if TYPE_CHECKING:

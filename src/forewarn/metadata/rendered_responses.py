@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn import __version__
 from forewarn.errors import ForewarnError, Unavailable, UnknownVM
-from forewarn.metadata import answers
-from forewarn.metadata.answers import Response, error_response
+from forewarn.metadata import fixed_responses
+from forewarn.metadata.fixed_responses import Response, error_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,6 +111,6 @@ def rendered(response: Response) -> RenderedResponse:
 def render_error(error: ForewarnError) -> RenderedResponse:
     """Render an error of Forewarn as a response of the metadata service."""
     if isinstance(error, UnknownVM):
-        return rendered(answers.NOT_A_VM)  # the VM left the fleet while its request was in progress
+        return rendered(fixed_responses.NOT_A_VM)  # the VM left the fleet while its request was in progress
     # In this protocol an unknown event id is a 400. 404 is for paths and api-versions.
     return render_response(error_response(503 if isinstance(error, Unavailable) else 400, str(error)))

@@ -1,4 +1,4 @@
-"""Responses of the metadata service, without the headers that all of them share.
+"""Fixed responses of the metadata service, without the headers that all responses share.
 
 Texts marked `observed` match the real service byte for byte. The others are assumed: Microsoft has not published
 them (docs/explanation/contract.md, section 3).
