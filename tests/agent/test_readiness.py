@@ -272,7 +272,7 @@ def test_a_member_approves_although_any_of_them_dies(count: int, seed: int, dead
 @settings(max_examples=amount(100))
 @given(st.integers(2, 5), st.integers(0, 10**6))
 def test_on_a_fast_network_the_first_vm_approves_before_the_second_turn(count: int, seed: int) -> None:
-    """The first VM learns that all are ready after one poll interval and one exchange. The second waits a whole turn."""
+    """The first VM learns that all are ready after one poll interval and one exchange. The second waits a turn."""
     network = Network(count, seed)
     network.heal()
     network.report(network.names[-1], PREPARING)
