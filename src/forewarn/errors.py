@@ -299,7 +299,7 @@ class UnknownPath(NotFound):
 
 
 class NoService(NotFound):
-    message = "Found no Forewarn service: {problem} Start one with: forewarn up"
+    message = "Found no Forewarn service: {problem} Start one with: forewarn up. Or name one with --data or --server."
 
 
 class HistoryExpired(NotFound):
@@ -562,7 +562,7 @@ class WaitAbandoned(Unavailable):
 
 
 class ServiceUnreachable(Unavailable):
-    message = "The service at {url} does not respond ({problem})."
+    message = "No valid response from the service at {url}: {problem}. Check the address, and whether it is running."
 
 
 class EndpointUnreachable(Unavailable):

@@ -126,7 +126,8 @@ def _settle(text: str) -> dict[str, timedelta]:
         if not equals:
             raise ValueError("must be CAUSE=DURATION, for example restart=10m")
         if cause not in SETTLING:
-            raise ValueError(f"{cause!r} is not a cause whose events start.{nearest(cause, SETTLING)}")
+            causes = ", ".join(SETTLING)
+            raise ValueError(f"{cause!r} is not a cause whose events start.{nearest(cause, SETTLING)} Causes: {causes}")
         found[cause] = parse_duration(duration)
     return found
 

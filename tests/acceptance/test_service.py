@@ -98,7 +98,28 @@ def test_a_port_in_use_is_a_clear_error(make_service: Callable[..., ServiceProce
     taken = "{}:{}".format(*service.metadata_address)
     second = service.cli("up", "--metadata", taken, "--data", ":memory:")
     assert second.returncode == 2
-    assert f"Cannot listen on {taken}: another program uses this port." in second.stderr
+    assert f"Cannot listen on {taken}: another program or setting uses this port." in second.stderr
+
+
+def test_one_port_for_two_listeners_is_a_clear_error(
+    make_service: Callable[..., ServiceProcess], tmp_path: Path
+) -> None:
+    """Both can be bound while neither listens: the error comes when the second one starts to listen."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        free = found.getsockname()[1]
+    address = f"127.0.0.1:{free}"
+    service = make_service()
+    same = service.cli("up", "--metadata", address, "--control", address, "--data", ":memory:")
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(f'[[vm]]\nname = "a"\nlisten = "{address}"\n')
+    arguments = ("--metadata", "127.0.0.1:0", "--control", address, "--data", ":memory:")
+    of_vm = service.cli("up", "--fleet", str(fleet), *arguments)
+    for failed in (same, of_vm):
+        assert failed.returncode == 2
+        assert failed.stderr.startswith(
+            f"forewarn: Cannot listen on {address}: another program or setting uses this port."
+        )
+        assert failed.stderr.count("\n") == 1
 
 
 def test_an_address_that_the_machine_lacks_is_a_clear_error(make_service: Callable[..., ServiceProcess]) -> None:

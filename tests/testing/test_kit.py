@@ -259,7 +259,7 @@ def test_a_failed_start_leaves_nothing_behind() -> None:
         taken = forewarn.control_url.removeprefix("http://")
         running = threading.active_count()
         for _ in range(3):
-            with pytest.raises(errors.CannotListen, match="another program uses this port"):
+            with pytest.raises(errors.CannotListen, match="another program or setting uses this port"):
                 Service(control=taken).start()
         assert threading.active_count() == running
     assert threading.active_count() == before

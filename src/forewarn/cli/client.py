@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 
 from forewarn.cli import service_files
-from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, Unavailable, UnreadableFile
+from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, UnreadableFile
 from forewarn.system.http_client import Origin, opened, origin_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ControlClient:
         if self._server:
             url = _checked(self._server)
             if not self._token_file:
-                raise NoToken(url=url, problem="the service is not on this machine.")
+                raise NoToken(url=url, problem="--server needs a token.")
             return ServiceAddress(url, _read_token(self._token_file))
         found = service_files.find(self._data or os.environ.get("FOREWARN_DATA"))
         token_file = self._token_file or found.token_file
@@ -158,7 +158,7 @@ class ControlClient:
                 problem = f"it redirects to {response.getheader('Location')}; to use that address, set --server"
                 raise ServiceUnreachable(url=self._address.url, problem=problem)
             if not 200 <= response.status < 300:
-                raise _reported_error(rejection)
+                raise _reported_error(self._address.url, rejection)
             yield response
 
 
@@ -183,13 +183,14 @@ def _read_token(path: str) -> str:
     return token
 
 
-def _reported_error(body: bytes) -> Exception:
+def _reported_error(url: str, body: bytes) -> Exception:
     """Return the error of a response with problem details."""
     try:
         details = json.loads(body)
         return _FAMILIES[details["title"]].relayed(_name_option(details))
     except (ValueError, KeyError, TypeError):
-        return Unavailable(problem=body.decode(errors="replace")[:200])
+        problem = "the response is not from a control API, whose default port is 8170"
+        return ServiceUnreachable(url=url, problem=problem)
 
 
 def _name_option(details: dict[str, str]) -> str:

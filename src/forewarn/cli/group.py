@@ -67,7 +67,11 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--auto-approve", metavar="TYPES", help="Approve automatically: reboot, redeploy, both, or none.")
+@click.option(
+    "--auto-approve",
+    metavar="TYPES",
+    help="Approve automatically: reboot; redeploy; reboot,redeploy; or none.",
+)
 @click.option("--terminate-notice", metavar="PT5M..PT15M", help="Notice before VMs of a scale set are deleted; or off.")
 @click.option(
     "--window",

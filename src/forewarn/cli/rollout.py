@@ -38,7 +38,11 @@ def command() -> None:
 )
 @impact_options
 @click.option(
-    "--max-unavailable", type=int, default=5, metavar="N", help="Maximum number of hosts in work.  [default: 5]"
+    "--max-unavailable",
+    type=int,
+    default=5,
+    metavar="N",
+    help="Maximum number of hosts that are updated at the same time.  [default: 5]",
 )
 @click.option("--pause", metavar="DURATION", help="Pause between waves.  [default: 0s]")
 @click.option("--health-timeout", metavar="DURATION", help="Maximum time for VMs to become healthy.  [default: 15m]")
@@ -117,7 +121,7 @@ def show(rollout_id: str, plan: bool, client: ControlClient, as_json: bool) -> N
 @click.argument("rollout_id", metavar="ID")
 @change_command
 def pause(rollout_id: str, **options: Any) -> None:
-    """Pause a rollout: schedule no more waves.
+    """Pause a rollout: schedule no new waves.
 
     Events that are already scheduled continue.
 

@@ -140,6 +140,7 @@ def _this_machine() -> Fleet:
 def greeting(values: dict[str, Any], fleet: Fleet, metadata: str, control: str) -> str:
     """Return the first output of a service with these settings and addresses."""
     name = _example_vm(fleet)
+    poll_url = _poll_url(fleet, name, metadata)
     cli = _command_line(values["data"])
     lines = [
         f"Forewarn {__version__} is running with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
@@ -149,7 +150,7 @@ def greeting(values: dict[str, Any], fleet: Fleet, metadata: str, control: str) 
         *([f"  fabric    {values['fabric']}"] if values["fabric"] != "simulated" else []),
         "",
         "Try in another terminal:",
-        f"  curl -H Metadata:true '{metadata}?api-version=2020-07-01'",
+        *([f"  curl -H Metadata:true '{poll_url}?api-version=2020-07-01'"] if poll_url else []),
         f"  {cli} vm restart {name}",
         f"  {cli} event list",
     ]
@@ -161,6 +162,14 @@ def greeting(values: dict[str, Any], fleet: Fleet, metadata: str, control: str) 
 def _example_vm(fleet: Fleet) -> str:
     local = fleet.at_address("127.0.0.1")
     return local.name if local is not None else next(iter(fleet.vms), "NAME")
+
+
+def _poll_url(fleet: Fleet, name: str, metadata: str) -> str:
+    """Return the URL at which a program on this machine polls as the VM; empty if the VM must poll itself."""
+    if fleet.at_address("127.0.0.1") is not None:
+        return metadata
+    vm = fleet.vms.get(name)
+    return f"http://{vm.listen}/metadata/scheduledevents" if vm is not None and vm.listen else ""
 
 
 def _command_line(data: str) -> str:

@@ -33,6 +33,8 @@ RENAMED_MEMBERS = {
     "limit": "timeout",
     "on": "method",
     "for": "duration",
+    "row": "sequence",
+    "in": "notice",
 }
 """Members of request bodies that were renamed after release 0.1: old and new name."""
 
@@ -89,7 +91,7 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
         known = list(properties_of(kind))
         new = RENAMED_MEMBERS.get(unknown[1])
-        hint = f" It is called {new!r} now." if new in known else nearest(unknown[1], known)
+        hint = f" It is now called {new!r}." if new in known else nearest(unknown[1], known)
         problem = f"is not a known member.{hint}"
         return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):

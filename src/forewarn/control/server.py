@@ -18,6 +18,7 @@ from forewarn.control.connection_guard import ConnectionGuard, ControlLimits, tr
 from forewarn.errors import BadCertificate
 from forewarn.system.connections import Connections
 from forewarn.system.logs import get_logger
+from forewarn.system.sockets import start_listening
 
 if TYPE_CHECKING:
     import socket
@@ -127,6 +128,7 @@ class ControlServer:
         if self._certificate is not None:
             self._tasks.append(asyncio.create_task(self._certificate.watch()))
             tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": self._limits.handshake_seconds}
+        start_listening(self.listener, config.backlog)
         self._asyncio_server = await asyncio.get_running_loop().create_server(
             lambda: ConnectionGuard(self._limits, self._connections, self._make_protocol),
             sock=self.listener,

@@ -93,7 +93,7 @@ def check_kind(kind: str) -> str:
     current = _RENAMED_KINDS.get(hyphenated, hyphenated)
     if current in HISTORY_KINDS:
         return f"{kind!r} is now called {current!r}."
-    return f"{kind!r} is not a kind of history entry.{nearest(kind, HISTORY_KINDS)}"
+    return f"{kind!r} is not a kind of history entry.{nearest(kind, HISTORY_KINDS)} Kinds: {', '.join(HISTORY_KINDS)}."
 
 
 # --- Rows that commands write ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.access import check_name
 from forewarn.core.durations import backoff_seconds
-from forewarn.core.history import HISTORY_KINDS, check_kind
+from forewarn.core.history import check_kind
 from forewarn.core.state import HistoryEntry
 from forewarn.errors import (
     BadOption,
@@ -234,8 +234,7 @@ def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: We
 def _check_wishes(draft: Draft, webhook: Webhook) -> None:
     for kind in webhook.kinds:
         if problem := check_kind(kind):
-            known = f"{problem} The kinds are: {', '.join(HISTORY_KINDS)}"
-            raise BadOption(name="kinds", value=kind, problem=known)
+            raise BadOption(name="kinds", value=kind, problem=problem)
     if (count := len(webhook.groups)) > MAX_WEBHOOK_GROUPS:
         remedy = "Omit the groups to get all rows."
         raise LimitExceeded(count=count, things="groups", what="webhook", most=MAX_WEBHOOK_GROUPS, remedy=remedy)

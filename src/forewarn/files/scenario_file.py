@@ -207,7 +207,7 @@ def _read_fault(entry: TomlTable) -> FaultSpec:
 
 def _read_expectation(entry: TomlTable) -> Expectation:
     if "told" in entry:
-        raise entry.wrong("Is called notified now.", "told")
+        raise entry.wrong("It is now called 'notified'.", "told")
     entry.refuse_unknown(EXPECT_KEYS)
     duration = entry.whole_number("duration", _NO_DURATION, -1, _LONGEST_DURATION)
     after = _word(entry, "vm", ExpectedVMState)

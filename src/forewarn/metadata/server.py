@@ -19,7 +19,7 @@ from forewarn.metadata.rendered_responses import CommonHeaders
 from forewarn.metadata.request import EVENTS_PATH, parse_target
 from forewarn.metadata.routes import Routes
 from forewarn.system.connections import Connections
-from forewarn.system.sockets import address_of, open_socket, release
+from forewarn.system.sockets import address_of, open_socket, release, start_listening
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class MetadataServer:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
+        start_listening(self.listener, BACKLOG)
         self._server = await loop.create_server(partial(MetadataConnection, self), sock=self.listener, backlog=BACKLOG)
         self._tasks = [asyncio.create_task(self.common_headers.keep()), asyncio.create_task(self._sweep_forever())]
 
@@ -165,6 +166,7 @@ class MetadataServer:
         return address
 
     async def _listen_on(self, address: str, listener: socket.socket) -> asyncio.AbstractServer:
+        start_listening(listener, BACKLOG)
         make = partial(MetadataConnection, self, address)
         return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG)
 

@@ -29,9 +29,18 @@ def open_socket(address: str) -> socket.socket:
     return listener
 
 
+def start_listening(listener: socket.socket, backlog: int) -> None:
+    """Start to listen. Another socket may have taken the address since it was bound: raises CannotListen then."""
+    try:
+        listener.listen(backlog)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise CannotListen(address=show_host_port(host, port), problem=_why(error, host, port)) from error
+
+
 def _why(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "another program uses this port. Stop it, or choose another port."
+        return "another program or setting uses this port. Stop the program, or choose another port."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"this machine does not have this address. Add it first, for example: ip address add {host}/32 dev lo"
     if error.errno in (errno.EACCES, errno.EPERM):
