@@ -172,15 +172,13 @@ FABRICS = ("simulated", "manual", "command")
 
 SECTIONS = {
     "Service": (
-        Setting(
-            "fleet", "", "FILE", "The fleet file. Applied at start if it changed since it was last applied.", _file
-        ),
+        Setting("fleet", "", "FILE", "The fleet file. The service applies it at start-up if it has changed.", _file),
         Setting("data", "", "DIR", "The data folder. :memory: keeps all data in memory only.", _data),
         Setting("metadata", "127.0.0.1:8169", "HOST:PORT", "Address of the metadata service, for VMs.", _address),
         Setting("control", "127.0.0.1:8170", "HOST:PORT", "Address of the control API, for operators.", _address),
         Setting("tls_certificate", "", "FILE", "TLS certificate of the control API with its chain, as PEM.", _file),
         Setting("tls_key", "", "FILE", "Private key of the TLS certificate, if it is in a separate file.", _file),
-        Setting("history_retention", "400d", "DURATION", "Keep history this long. 0s: without a limit.", _retention),
+        Setting("history_retention", "400d", "DURATION", "Keep history for this long. 0s: no limit.", _retention),
     ),
     "Time": (
         Setting(
@@ -194,14 +192,14 @@ SECTIONS = {
             "speed",
             "1",
             "N",
-            "Divide notices, settle times, pauses and the inactivity timeout by N. The clock keeps its pace.",
+            "Divide notices, settle times, pauses and the inactivity timeout by N. The clock does not run faster.",
             _number(0.001, 1_000_000),
         ),
         Setting(
             "settle",
             format_settle(SETTLING),
             "CAUSE=DURATION",
-            "How long events of a cause stay Started, for example restart=10m. Can be repeated.",
+            "Minimum time that events of a cause stay Started, for example restart=10m. Can be repeated.",
             _settle,
         ),
         Setting(
@@ -213,32 +211,42 @@ SECTIONS = {
         ),
     ),
     "Fabric and operations": (
-        Setting("fabric", "simulated", "|".join(FABRICS), "What carries operations out.", _choice(*FABRICS)),
-        Setting("fabric_command", "", "PROGRAM", "Program of --fabric command, with its arguments."),
+        Setting(
+            "fabric",
+            "simulated",
+            "|".join(FABRICS),
+            "What does the work of an operation: a simulation, you, or a program.",
+            _choice(*FABRICS),
+        ),
+        Setting("fabric_command", "", "PROGRAM", "The program for --fabric command, with its arguments."),
         Setting(
             "max_pending_user_operations",
             "0",
             "N",
-            "Maximum number of pending user operations of a group. 0: no limit.",
+            "Maximum number of pending operations that users request, per group. 0: no limit.",
             _count(1_000_000),
         ),
         Setting(
             "max_postponement",
             "7d",
             "DURATION",
-            "How far a routine event can be postponed beyond its first NotBefore.",
+            "Maximum time by which routine work can be postponed, from its first NotBefore.",
             parse_duration,
         ),
     ),
     "Metadata service": (
         Setting(
-            "rate_limit", "5", "N", "Maximum requests per second from each VM. 0: no limit.", _number(0, 1_000_000)
+            "rate_limit",
+            "5",
+            "N",
+            "Maximum number of requests per second from each VM. 0: no limit.",
+            _number(0, 1_000_000),
         ),
         Setting(
             "max_header_size",
             "16384",
             "BYTES",
-            "Maximum size of a request line and its headers.",
+            "Maximum size of the request line and headers, together.",
             _count(1_048_576, 1024),
         ),
         Setting(
@@ -259,7 +267,7 @@ SECTIONS = {
             "max_pipelined_requests",
             "1",
             "N",
-            "Maximum number of requests read ahead on a connection while one is in progress.",
+            "Maximum number of requests that wait on a connection while one is in progress.",
             _count(1000, 1),
         ),
         Setting("max_connections", "0", "N", "Maximum number of connections. 0: no limit.", _count(10_000_000)),
@@ -270,15 +278,23 @@ SECTIONS = {
             "Maximum number of connections from one address. 0: no limit.",
             _count(10_000_000),
         ),
-        Setting("first_get_delay", "0s", "DURATION", "Delay the response to the first GET of a group.", parse_duration),
-        Setting("allow_faults", "false", "true|false", "Let operators inject faults into the endpoint.", _switch),
+        Setting(
+            "first_get_delay",
+            "0s",
+            "DURATION",
+            "Time by which the response to the first GET of a group is delayed.",
+            parse_duration,
+        ),
+        Setting(
+            "allow_faults", "false", "true|false", "Let operators inject faults into the metadata service.", _switch
+        ),
     ),
     "Webhooks": (
         Setting(
             "webhook_private_networks",
             "",
             "NETWORKS",
-            "Private networks that webhooks can reach, for example 10.0.0.0/8, 127.0.0.1/32; or all.",
+            "Private networks that webhooks can connect to, for example 10.0.0.0/8, 127.0.0.1/32; or all.",
             parse_allowed_networks,
         ),
         Setting("webhook_timeout", "10s", "DURATION", "Maximum time for a webhook to respond.", _duration(0.1, 300)),
@@ -298,16 +314,22 @@ SECTIONS = {
         ),
     ),
     "Compatibility": (
-        Setting("preview_versions", "false", "true|false", "Also serve preview api-versions.", _switch),
+        Setting(
+            "preview_versions", "false", "true|false", "Also serve api-versions that are a preview on Azure.", _switch
+        ),
         Setting(
             "newer_versions",
             "reject",
             "reject|newest",
-            "Response to an api-version newer than all known: 404 as on Azure, or the newest known document.",
+            "Response to an unknown newer api-version: 404 as on Azure, or the newest known version.",
             _choice("reject", "newest"),
         ),
         Setting(
-            "post_without_header", "false", "true|false", "Accept approvals without the header Metadata: true.", _switch
+            "post_without_header",
+            "false",
+            "true|false",
+            "Accept an approval (POST) without the header Metadata: true.",
+            _switch,
         ),
     ),
 }

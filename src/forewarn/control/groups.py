@@ -79,7 +79,12 @@ class GroupControl:
     def routes(self) -> list[Route]:
         return [
             Route(
-                "GET", "/v1/groups", self.groups, "List declared groups.", page_of("groups", GroupShape), query=Paging
+                "GET",
+                "/v1/groups",
+                self.groups,
+                "List the groups of the fleet file.",
+                page_of("groups", GroupShape),
+                query=Paging,
             ),
             Route("GET", "/v1/groups/{name}", self.group, "Return a group and its policy.", GroupShape),
             Route(

@@ -65,13 +65,13 @@ class Metrics:
         sizes = {("vm",): len(fleet.vms), ("group",): len(fleet.groups), ("host",): len(fleet.hosts)}
         yield gauge("forewarn_fleet_size", "Number of VMs, groups and hosts in the fleet.", ["kind"], sizes)
         live = Counter((event.type, event.status.lower()) for event in self._engine.live_events())
-        yield gauge("forewarn_active_events", "Events in the documents of all groups.", ["type", "status"], live)
-        help_text = "Changes of the status of events, by the new status."
+        yield gauge("forewarn_active_events", "Number of active events, by type and status.", ["type", "status"], live)
+        help_text = "Number of times that events changed their status, by the new status."
         yield count("forewarn_event_transitions_total", help_text, ["type", "status"], self._transitions)
         approved = {(name,): number for name, number in self._approvals.items()}
         yield count(
             "forewarn_approvals_total",
-            "Events that were approved by a VM, an operator or a policy.",
+            "Number of events that a VM, an operator or a policy approved.",
             ["type"],
             approved,
         )
@@ -79,12 +79,14 @@ class Metrics:
         help_text = "Time between the creation of an event and its start, in seconds."
         yield histogram("forewarn_notice_seconds", help_text, ["type"], notice)
         measurements = self._engine.measurements
-        help_text = "Delay between an item's due time and its processing, in seconds."
+        help_text = (
+            "Delay between the time for which work is scheduled and the time at which the service does it, in seconds."
+        )
         yield histogram("forewarn_scheduler_delay_seconds", help_text, [], {(): measurements.scheduler_delay})
         help_text = "Duration of a commit to the store, in seconds."
         yield histogram("forewarn_store_commit_duration_seconds", help_text, [], {(): measurements.commits})
         failed = {(): measurements.failed_commits}
-        yield count("forewarn_store_commit_failures_total", "Commits to the store that failed.", [], failed)
+        yield count("forewarn_store_commit_failures_total", "Number of commits to the store that failed.", [], failed)
         for source in self._sources:
             yield from source()
 
@@ -95,9 +97,11 @@ def metadata_metrics(metadata: MetadataServer) -> Iterable[Metric]:
     help_text = "GET requests for the document, by api-version and HTTP status code of the response."
     yield count("forewarn_polls_total", help_text, ["api_version", "code"], polls)
     posts = {(str(status),): number for status, number in metadata.counters.approvals().items()}
-    help_text = "POST requests to the document, by HTTP status code of the response."
+    help_text = "Number of approval requests (POST) from VMs, by HTTP status code of the response."
     yield count("forewarn_approval_requests_total", help_text, ["code"], posts)
-    yield gauge("forewarn_long_polls", "Long polls that are waiting for a change.", [], {(): metadata.long_polls.count})
+    yield gauge(
+        "forewarn_long_polls", "Number of long polls that wait for a change.", [], {(): metadata.long_polls.count}
+    )
 
 
 def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
@@ -109,19 +113,19 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     stats_by_name = {name: webhooks.stats(webhook) for name, webhook in known.items()}
     rows = {(name, "pending"): stats.pending for name, stats in stats_by_name.items()}
     rows |= {(name, "failed"): stats.failed for name, stats in stats_by_name.items()}
-    help_text = "Rows of history that a webhook has not received: pending, or failed after the last attempt."
+    help_text = "Number of rows of history that a webhook has not received: pending, or failed after the last attempt."
     yield gauge("forewarn_webhook_undelivered_rows", help_text, ["webhook", "state"], rows)
     dropped = {(name,): stats.dropped for name, stats in stats_by_name.items()}
-    help_text = "Rows of history that were dropped before a webhook received them."
+    help_text = "Number of rows of history that were removed before a webhook received them."
     yield count("forewarn_webhook_dropped_rows_total", help_text, ["webhook"], dropped)
 
 
 def fault_metrics(faults: Faults) -> Iterable[Metric]:
     """Metrics of the faults that are injected into the metadata endpoint."""
     hits = {(kind,): number for kind, number in faults.hits.items()}
-    help_text = "Requests that a fault was applied to, by kind of fault. For the kind disabled: groups."
+    help_text = "Number of requests that a fault affected, by kind of fault. For the kind disabled: number of groups."
     yield count("forewarn_fault_hits_total", help_text, ["kind"], hits)
-    yield gauge("forewarn_active_faults", "Faults that have not expired.", [], {(): len(faults.list())})
+    yield gauge("forewarn_active_faults", "Number of faults that have not expired.", [], {(): len(faults.list())})
 
 
 def count(name: str, help_text: str, labels: list[str], values: Mapping[Any, int]) -> Metric:

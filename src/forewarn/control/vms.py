@@ -105,7 +105,7 @@ class VMControl:
                 "GET",
                 "/v1/vms/{name}/document",
                 self.document,
-                "Return the document that a VM sees.",
+                "Return the document that a VM gets when it polls.",
                 DOCUMENT,
                 query=DocumentQuery,
             ),
