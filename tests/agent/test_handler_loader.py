@@ -19,14 +19,14 @@ from forewarn.agent import Handler, HandlerFailed
 
 class Greet(Handler):
     def __init__(self, options):
-        options.refuse_unknown({"greeting", "kind", "file", "timeout"})
+        options.reject_unknown({"greeting", "kind", "file", "timeout"})
         self.greeting = options.required_text("greeting", "Write some words.")
 
     def describe(self, action):
         return f"say {self.greeting}"
 
     def prepare(self, job):
-        job.say(self.greeting)
+        job.info(self.greeting)
 
     def undo(self, job):
         raise HandlerFailed(problem="never")
