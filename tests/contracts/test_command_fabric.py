@@ -183,7 +183,7 @@ async def test_exit_code_75_requests_a_retry_and_the_retry_knows_of_the_first_ru
     tried = shlex.quote(str(tmp_path / "tried"))
     program = make_program(f"if [ ! -e {tried} ]; then >{tried}; echo 'the host is busy' >&2; exit 75; fi")
     fabric = CommandFabric([program], folder)
-    with pytest.raises(Unavailable, match=r"asked to be retried later: the host is busy$"):
+    with pytest.raises(Unavailable, match=r"requested a retry: the host is busy$"):
         await fabric.reboot(ORDER)
     await fabric.reboot(ORDER)
     await fabric.reboot(ORDER)

@@ -215,7 +215,7 @@ MAX_PAUSE_SECONDS = 60.0
 
 def pause_after(tries: int) -> float:
     """Return the pause before a retry. It grows, but stays short: an event waits for its undo or its approval."""
-    return backoff_seconds(tries, longest=MAX_PAUSE_SECONDS)
+    return backoff_seconds(tries, maximum=MAX_PAUSE_SECONDS)
 
 
 class Runner:

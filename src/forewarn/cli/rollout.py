@@ -117,7 +117,7 @@ def show(rollout_id: str, plan: bool, client: ControlClient, as_json: bool) -> N
 @click.argument("rollout_id", metavar="ID")
 @change_command
 def pause(rollout_id: str, **options: Any) -> None:
-    """Pause a rollout: schedule no more waves.
+    """Pause a rollout: schedule no further waves.
 
     Events that are already scheduled continue.
 

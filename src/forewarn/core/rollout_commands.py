@@ -156,7 +156,7 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
             count=len(patterns),
             things="patterns",
             what="rollout",
-            most=MAX_PATTERNS,
+            maximum=MAX_PATTERNS,
             remedy="Use fewer, wider patterns.",
         )
     names = fleet.host_names()
@@ -166,7 +166,7 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
     hosts = matching(names, patterns)
     if len(hosts) > MAX_HOSTS:
         raise LimitExceeded(
-            count=len(hosts), things="hosts", what="rollout", most=MAX_HOSTS, remedy="Use a narrower pattern."
+            count=len(hosts), things="hosts", what="rollout", maximum=MAX_HOSTS, remedy="Use a narrower pattern."
         )
     for other in draft.live_rollouts():
         if shared := sorted({*hosts} & {*other.hosts}):

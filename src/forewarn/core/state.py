@@ -201,9 +201,9 @@ class ServiceState:
             return Document(group, "", len(events), events, enabled=False)
         return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
 
-    def record_seen(self, moments: Mapping[str, datetime]) -> None:
+    def record_seen(self, times: Mapping[str, datetime]) -> None:
         """Record polls in memory. They are written to the store later."""
-        self.last_seen.update(moments)
+        self.last_seen.update(times)
 
     def forget_responses(self, before: datetime) -> None:
         """Forget responses to idempotency keys that have expired."""
@@ -242,8 +242,8 @@ class ServiceState:
                 self.last_seen.pop(group, None)
             else:
                 self.deliveries[group] = delivery
-        for group, moment in changes.last_seen.items():
-            self.last_seen[group] = max(moment, self.last_seen.get(group, moment))  # it may have polled since
+        for group, time in changes.last_seen.items():
+            self.last_seen[group] = max(time, self.last_seen.get(group, time))  # it may have polled since
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forewarn.core.webhooks import AllowedNetworks
 
 
-class NameResolver:
+class AddressResolver:
     """Resolves names with the system's resolver. Concurrent requests for a name share one lookup."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class _FilteredBackend(httpcore.AsyncNetworkBackend):
 
     def __init__(self, targets: AllowedNetworks) -> None:
         self._targets = targets
-        self._resolver = NameResolver()
+        self._resolver = AddressResolver()
         self._network = httpcore.AnyIOBackend()
 
     async def connect_tcp(

@@ -64,7 +64,7 @@ class Faults:
             raise FaultsNotAllowed
         if (count := len(self.list()) + 1) > faults.MAX_FAULTS:
             remedy = "Clear some, or use one fault for all VMs."
-            raise LimitExceeded(count=count, things="faults", what="service", most=faults.MAX_FAULTS, remedy=remedy)
+            raise LimitExceeded(count=count, things="faults", what="service", maximum=faults.MAX_FAULTS, remedy=remedy)
         spec = faults.fill_in(spec)
         if spec.vm:
             self._engine.fleet.vm(spec.vm)
@@ -78,7 +78,7 @@ class Faults:
 
     def activate(self, fault: Fault) -> None:
         """Activate a fault that was added. A fault with an immediate effect is already spent."""
-        self.hits[fault.order.kind] += fault.hits
+        self.hits[fault.spec.kind] += fault.hits
         if not fault.is_spent:
             self._add_active({fault.id: fault})
 
@@ -118,7 +118,7 @@ class Faults:
         self._remember_document(group)
         self._drop_expired()
         for fault in self._active.values():
-            if fault.fits(vm, method) and (fault.order.kind != "stale" or self.previous_document(group) is not None):
+            if fault.fits(vm, method) and (fault.spec.kind != "stale" or self.previous_document(group) is not None):
                 return fault
         return None
 
@@ -129,7 +129,7 @@ class Faults:
         if fault is None:
             return False
         fault = fault.hit()
-        self.hits[fault.order.kind] += 1
+        self.hits[fault.spec.kind] += 1
         if fault.is_spent:
             del self._active[fault_id]
             self._record_expired([fault])

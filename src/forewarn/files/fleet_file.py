@@ -8,7 +8,7 @@ from sys import intern
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, own_host
-from forewarn.core.operations import AUTO_APPROVE_WORDS
+from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
 from forewarn.errors import nearest
@@ -56,7 +56,7 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
     numbers = range(first, first + entry.integer("count", 1, 1, _LARGEST_COUNT))
     names = _numbered(entry, "name", _name_pattern(entry, group), numbers)
     if group is None:
-        _refuse_group_names(entry, names, groups)
+        _check_group_names(entry, names, groups)
     update_domain = _given_domain(entry, "update_domain", group.update_domains if group else 1)
     fault_domain = _given_domain(entry, "fault_domain", group.fault_domains if group else 1)
     # Interned, because each [[vm]] has its own copy of these strings.
@@ -158,7 +158,7 @@ def _numbered(entry: TomlTable, key: str, pattern: str, numbers: Sequence[int]) 
     return numbered
 
 
-def _refuse_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
+def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
     """Reject VMs without a group that have the name of a group. Such a VM is a group with its own name."""
     for name in names:
         if name in groups:
@@ -190,7 +190,7 @@ def _given_domain(entry: TomlTable, key: str, count: int) -> int:
 def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
     if group and "auto_approve" in entry:
         raise entry.error(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
-    return entry.choices("auto_approve", AUTO_APPROVE_WORDS)
+    return entry.choices("auto_approve", AUTO_APPROVE_VALUES)
 
 
 def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
@@ -299,7 +299,7 @@ _DEFAULT_DOMAINS = {
     GroupKind.SCALE_SET: (5, 5),
 }
 """Default numbers of update and fault domains."""
-_MOST_DOMAINS = (100, 10)
+_MAX_DOMAINS = (100, 10)
 
 
 def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
@@ -323,9 +323,9 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
         entries += [entry] * len(declared)
     if not vms:
         raise file.error("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
-    _refuse_doubles(vms, entries)
-    _refuse_company(vms, entries, groups)
-    _refuse_clash(vms, entries)
+    _check_unique(vms, entries)
+    _check_group_membership(vms, entries, groups)
+    _check_domains(vms, entries)
     return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
 
@@ -365,14 +365,14 @@ def _read_group(entry: TomlTable, name: str) -> Group:
     kind = entry.choice("kind", _KINDS, "")
     update_domains, fault_domains = _DEFAULT_DOMAINS[GroupKind(kind)]
     alone = kind == GroupKind.STANDALONE
-    most_update, most_fault = (1, 1) if alone else _MOST_DOMAINS
+    max_update, max_fault = (1, 1) if alone else _MAX_DOMAINS
     reason = ", because a standalone group has one VM" if alone else ""
     return Group(
         name,
         kind,
-        entry.integer("update_domains", update_domains, 1, most_update, reason),
-        entry.integer("fault_domains", fault_domains, 1, most_fault, reason),
-        entry.choices("auto_approve", AUTO_APPROVE_WORDS),
+        entry.integer("update_domains", update_domains, 1, max_update, reason),
+        entry.integer("fault_domains", fault_domains, 1, max_fault, reason),
+        entry.choices("auto_approve", AUTO_APPROVE_VALUES),
         _terminate_notice(entry, kind),
         _windows(entry),
     )
@@ -406,7 +406,7 @@ def _read_host(entry: TomlTable, name: str) -> Host:
     return Host(name)
 
 
-def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
+def _check_unique(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """Reject VMs with the same name, address or listener."""
     for field in ("name", "address", "listen"):
         holders: dict[str, int] = {}
@@ -420,7 +420,7 @@ def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
                 raise entries[position].error(problem, key)
 
 
-def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
     """Reject a second VM in a standalone group."""
     held: dict[str, str] = {}
     for vm, entry in zip(vms, entries, strict=True):
@@ -433,7 +433,7 @@ def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Map
             raise entry.error(problem, "group")
 
 
-def _refuse_clash(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
+def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """Reject a host with two update domains of a group."""
     clash = find_clash(vms)
     if clash is not None:

@@ -24,12 +24,12 @@ def open_socket(address: str) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise CannotListen(address=address, problem=_why(error, host, port)) from error
+        raise CannotListen(address=address, problem=_describe_error(error, host, port)) from error
     listener.setblocking(False)
     return listener
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def _describe_error(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return "another program uses this port. Stop it, or choose another port."
     if error.errno == errno.EADDRNOTAVAIL:

@@ -14,7 +14,7 @@ from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json
 from forewarn.agent.handlers.options import read_path
 from forewarn.agent.transport import EndpointConnection
 from forewarn.core.durations import backoff_seconds
-from forewarn.errors import EndpointError, EndpointSilent, EndpointStalled, HandlerFailed
+from forewarn.errors import EndpointError, EndpointStalled, EndpointTimedOut, HandlerFailed
 from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class WebhookRequest:
         try:
             status = self._connection.exchange("POST", self._target, self._headers, self._body, seconds).status
             self._problem = "" if 200 <= status < 300 else f"{self._receiver} responded with {status}"
-        except (EndpointSilent, EndpointStalled):
+        except (EndpointTimedOut, EndpointStalled):
             self._problem = f"{self._receiver} did not respond within {seconds:.0f} s"
         except EndpointError as error:
             self._problem = f"{self._receiver}: {error.fields.get('problem') or error}"
