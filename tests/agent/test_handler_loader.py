@@ -89,7 +89,7 @@ def test_of_several_handlers_in_a_file_one_is_named(tmp_path: Path) -> None:
             "from forewarn.agent import Handler\nclass A(Handler): pass",
             "A does not define __init__, describe, prepare, undo",
         ),
-        (OWN.replace("options.refuse", "self.no_such_thing.refuse"), "Cannot create the handler: AttributeError: "),
+        (OWN.replace("options.reject", "self.no_such_thing.reject"), "Cannot create the handler: AttributeError: "),
     ],
 )
 def test_a_file_without_a_handler_is_a_clear_error(tmp_path: Path, code: str | None, problem: str) -> None:

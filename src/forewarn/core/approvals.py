@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
-from forewarn.core.durations import format_time, whole_second_up
+from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.events import Trigger, step
 from forewarn.core.operations import CAUSES
 from forewarn.core.progress import TERMINATE, advance, coupled_deletions, keeps_to_windows, postpone_operation
@@ -101,10 +101,10 @@ def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str,
     if until <= event.not_before:
         problem = f"the event's NotBefore is already {format_time(event.not_before)}. Use a later time."
         raise BadOption(name="until", value=format_time(until), problem=problem)
-    new_start: datetime | None = whole_second_up(until)
+    new_start: datetime | None = round_up_to_second(until)
     if keeps_to_windows(operation):
         groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
-        new_start = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
+        new_start = next_common([draft.fleet.group(group).windows for group in groups], round_up_to_second(until))
     deadline = operation.request.postpone_deadline
     if new_start is None or new_start > deadline:
         window = f" (the next window opens at {format_time(new_start)})" if new_start and new_start > until else ""

@@ -75,7 +75,7 @@ def seconds(duration: timedelta | None) -> float | None:
 # --- Times for programs --------------------------------------------------------------------------
 
 
-def whole_second_up(time: datetime) -> datetime:
+def round_up_to_second(time: datetime) -> datetime:
     """Round up to a whole second, because times on the wire have no fractions."""
     if time.microsecond == 0:
         return time

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_time, whole_second_up
+from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, EventStatus, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, CauseTarget, Health, Operation, OperationStatus
@@ -99,7 +99,7 @@ def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
 
 def _postpone_to_window(draft: Draft, now: datetime, operation: Operation) -> Operation:
     sets = [draft.fleet.group(group).windows for group in _windowed(draft, operation)]
-    start = whole_second_up(now)
+    start = round_up_to_second(now)
     until = next_common(sets, start)
     deadline = operation.request.postpone_deadline
     if until is None and deadline is not None and now >= deadline:

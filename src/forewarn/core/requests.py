@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_duration, format_exact_duration, format_time, whole_second_up
+from forewarn.core.durations import format_duration, format_exact_duration, format_time, round_up_to_second
 from forewarn.core.enabling import reason_not_notified
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Event, EventStatus, Source, Trigger, step
@@ -315,7 +315,7 @@ def _earliest(fleet: Fleet, now: datetime, limits: OperatorLimits, operation: Op
     notice = _notice(limits, operation.request)
     if not notice:  # it has already happened, or is a recommendation
         return now.replace(microsecond=0)
-    earliest_start = whole_second_up(now + notice)
+    earliest_start = round_up_to_second(now + notice)
     if not keeps_to_windows(operation):
         return earliest_start
     common = next_common([fleet.group(group).windows for group in groups], earliest_start)
@@ -337,7 +337,7 @@ def _event(
     cause, cause_request = CAUSES[operation.cause], operation.request
     terminate_notice = draft.fleet.group(group).terminate_notice
     if operation.type == TERMINATE and terminate_notice is not None:
-        earliest = whole_second_up(now + limits.at(cause_request.speed).quicken(terminate_notice))
+        earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(terminate_notice))
     return Event(
         id=draft.new_id(),
         operation=operation.id,

@@ -214,7 +214,7 @@ class ServiceState:
         for operation in changes.operations.values():
             known = self.operations.get(operation.id)
             for vm in known.vms if known is not None and known.vms != operation.vms else ():
-                _list(self._on_vm, vm, operation.id, wanted=False)  # it may no longer apply to some
+                _list(self._on_vm, vm, operation.id, listed=False)  # it may no longer apply to some
             if operation.status.live:
                 self.operations[operation.id] = operation
             else:
@@ -269,9 +269,9 @@ def is_moving_vms(operation: Operation) -> bool:
     return operation.status.live and operation.executed_at is None
 
 
-def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool) -> None:
+def _list(lists: dict[str, dict[str, None]], key: str, member: str, listed: bool) -> None:
     """Add a member to an index or remove it. Empty lists are deleted."""
-    if wanted:
+    if listed:
         lists.setdefault(key, {})[member] = None
     elif key in lists:
         lists[key].pop(member, None)

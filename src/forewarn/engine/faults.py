@@ -97,8 +97,8 @@ class Faults:
         if fault_id is not None and fault_id not in self._active:
             hint = nearest(fault_id, self._active) or " List them with: forewarn fault list"
             raise UnknownResource(what="fault", name=fault_id, hint=hint)
-        wanted = list(self._active) if fault_id is None else [fault_id]
-        cleared = {each: self._active.pop(each) for each in wanted}
+        ids = list(self._active) if fault_id is None else [fault_id]
+        cleared = {each: self._active.pop(each) for each in ids}
         try:
             await self._engine.execute(faults.record_cleared, list(cleared.values()), by)
         except ForewarnError:  # not written, so they stay active

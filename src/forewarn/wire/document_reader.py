@@ -49,8 +49,8 @@ class EventsDocument(NamedTuple):
 
     def event(self, event_id: str) -> ScheduledEvent | None:
         """Return the event with this id, in any letter case."""
-        wanted = event_id.upper()
-        return next((event for event in self.events if event.id == wanted), None)
+        normalized_id = event_id.upper()
+        return next((event for event in self.events if event.id == normalized_id), None)
 
 
 class LenientReadResult(NamedTuple):
