@@ -1,4 +1,4 @@
-"""Forewarn: every machine is told before something happens to it, and may answer."""
+"""Forewarn notifies every machine before something happens to it, and lets it respond."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> str:
-    """The version is looked up when it is asked for: that costs an agent at rest memory for nothing."""
+    """Read the version on first use. Importing importlib.metadata always would cost an idle agent memory."""
     if name != "__version__":
         raise AttributeError(name)
     from importlib.metadata import version

@@ -189,7 +189,7 @@ class NoVMNamed(Invalid):
 
 
 class LimitExceeded(Invalid):
-    message = "Too many {things} for one {what}: {count:,}. The maximum is {most:,}. {remedy}"
+    message = "Too many {things} for one {what}: {count:,}. The maximum is {maximum:,}. {remedy}"
 
 
 class BadOption(Invalid):
@@ -399,7 +399,7 @@ class OperationAlreadyPending(Conflict):
 
 class TooManyPendingOperations(Conflict):
     message = (
-        "{group} has {most} pending user operations, the maximum. Wait for one to finish, approve it or cancel it."
+        "{group} has {maximum} pending user operations, the maximum. Wait for one to finish, approve it or cancel it."
     )
 
 
@@ -466,7 +466,7 @@ class WebhookExists(Conflict):
 
 class EventsNotEnabled(Conflict):
     message = (
-        "{why}. The run would send it no events. Start the application in one of its VMs first, or enable the group "
+        "{reason}. The run would send it no events. Start the application in one of its VMs first, or enable the group "
         "with --enable."
     )
 
@@ -569,8 +569,8 @@ class EndpointUnreachable(Unavailable):
     message = "The endpoint at {url} does not respond ({problem}). Start the server under test, or correct the URL."
 
 
-class TooManyReaders(Unavailable):
-    message = "The feed has {most:,} clients, the maximum. Let one client forward its events to others."
+class TooManyFeedClients(Unavailable):
+    message = "The feed has {maximum:,} clients, the maximum. Let one client forward its events to others."
 
 
 class WebhookTestFailed(Unavailable):
@@ -588,7 +588,7 @@ class BadCommandLine(Invalid):
     message = "{problem} See: {program} --help"
 
 
-class NoAgentRuns(Unavailable):
+class AgentNotRunning(Unavailable):
     message = (
         "No agent is running on {folder}. Start one with: forewarn agent run. If it uses another state folder, name "
         "it with --state."
@@ -634,7 +634,7 @@ class StateInUse(Conflict):
 class EndpointError(Unavailable):
     message = "The endpoint {problem}"
 
-    kind = "trouble"
+    kind = "error"
     """Stable short name of the error, for metrics and for the retry policy."""
 
     @property
@@ -644,13 +644,13 @@ class EndpointError(Unavailable):
         return found if isinstance(found, float) else None
 
 
-class EndpointAway(EndpointError):
+class EndpointConnectionFailed(EndpointError):
     message = "Cannot connect to the endpoint {url}: {problem}."
 
     kind = "unreachable"
 
 
-class EndpointUnknown(EndpointError):
+class NoEndpointKnown(EndpointError):
     message = "{problem}"
 
     kind = "unreachable"
@@ -662,7 +662,7 @@ class EndpointReset(EndpointError):
     kind = "reset"
 
 
-class EndpointSilent(EndpointError):
+class EndpointTimedOut(EndpointError):
     message = "The endpoint {url} did not respond within {seconds:g} s."
 
     kind = "timeout"
@@ -680,7 +680,7 @@ class EndpointEmpty(EndpointError):
     kind = "empty"
 
 
-class EndpointCutOff(EndpointError):
+class EndpointIncomplete(EndpointError):
     message = "The endpoint {url} closed the connection before the response was complete."
 
     kind = "cut-off"
@@ -710,16 +710,16 @@ class EndpointFailing(EndpointError):
     kind = "failing"
 
 
-class EndpointRefused(EndpointError):
+class EndpointRejected(EndpointError):
     message = "The endpoint rejected the request with {status}: {problem}"
 
-    kind = "refused"
+    kind = "rejected"
 
 
-class EndpointNotHere(EndpointError):
+class EndpointWithoutEvents(EndpointError):
     message = "The endpoint has no scheduled events for this VM. It returned 404: {problem}"
 
-    kind = "not-here"
+    kind = "not-found"
 
 
 class EndpointUnmodified(EndpointError):
@@ -728,7 +728,7 @@ class EndpointUnmodified(EndpointError):
     kind = "not-modified"
 
 
-class EndpointLeft(EndpointError):
+class ClientClosed(EndpointError):
     message = "The request to the endpoint was cancelled, because the client was closed or its task was cancelled."
 
     kind = "closed"
@@ -743,7 +743,9 @@ class ChangeWithoutClient(Conflict):
 
 
 class BadPollSeconds(Invalid):
-    message = "Invalid poll_seconds {value!r}. Use a number of seconds from {least:g} to {most:g}. Azure recommends 1."
+    message = (
+        "Invalid poll_seconds {value!r}. Use a number of seconds from {minimum:g} to {maximum:g}. Azure recommends 1."
+    )
 
 
 class HandlerFailed(Unavailable):
@@ -758,7 +760,7 @@ class PeersNotListening(Unavailable):
     message = "[peers] listen: cannot listen on {address}: {problem} Use an address of this VM and a free port."
 
 
-class PeerTrouble(Unavailable):
+class PeerRequestFailed(Unavailable):
     message = "{vm} {problem}"
 
 

@@ -142,7 +142,7 @@ class Records(Protocol):
     def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
         """Return at most two events whose ids start with this prefix, to detect ambiguous prefixes."""
 
-    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+    def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
         """Return events, each with its position."""
 
     def operation(self, operation_id: str) -> Operation | None:
@@ -151,16 +151,16 @@ class Records(Protocol):
     def operations_by_prefix(self, start: str) -> list[Operation]:
         """Return at most two operations whose ids start with this prefix."""
 
-    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+    def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
         """Return operations, each with its position."""
 
     def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         """Return at most two rollouts whose ids start with this prefix."""
 
-    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+    def rollouts(self, filters: ListFilter) -> list[tuple[int, Rollout]]:
         """Return rollouts, each with its position."""
 
-    def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+    def history(self, filters: HistoryFilter) -> list[HistoryEntry]:
         """Return history rows in order, or newest first."""
 
     def stored_response(self, key: str) -> StoredResponse | None:

@@ -1,7 +1,7 @@
 """Settings of the service, one row each.
 
 An option overrides a variable, a variable overrides the file, the file overrides the default.
-RENAMED lists former names of settings. A former name is an error that says the current one.
+RENAMED lists former names of settings. A former name is an error that names the current one.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Setting(NamedTuple):
 
     @property
     def is_switch(self) -> bool:
-        """Whether the option may stand without a value, which means true."""
+        """Whether the option can be given without a value, which means true."""
         return self.read is _switch
 
     @property
@@ -379,7 +379,7 @@ RENAMED = {
 
 
 def unknown_setting(name: str, origin: object, form: Literal["in_file", "argument"]) -> UnknownSetting:
-    """The error for a name that is not a setting. It says the current name, or the nearest one."""
+    """The error for a name that is not a setting. It gives the current name, or the nearest one."""
     renamed = RENAMED.get(name)
     hint = nearest(name, SETTINGS) if renamed is None else f" It is now called {getattr(renamed, form)!r}."
     return UnknownSetting(name=name, origin=origin, hint=hint)

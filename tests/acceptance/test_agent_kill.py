@@ -168,9 +168,9 @@ class Fatal(Handler):
         if not (HERE / "killed").exists():
             (HERE / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        job.say("prepared after all")
+        job.info("prepared after all")
     def undo(self, job):
-        job.say("undone after all")
+        job.info("undone after all")
 """
 
 
@@ -294,7 +294,7 @@ class Stuck(Handler):
     def prepare(self, job):
         {prepare}
     def undo(self, job):
-        job.say("undone after all")
+        job.info("undone after all")
 """
 NO_GRACE = (
     sys.executable,

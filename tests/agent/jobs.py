@@ -75,12 +75,12 @@ class LoneJob:
         new.write_text(json.dumps({**self.memo, **facts}))
         new.replace(self.folder / "memo.json")
 
-    def say(self, text: str, **_: Any) -> None:
+    def info(self, text: str, **_: Any) -> None:
         with self._news:
             self.said.append(text)
             self._news.notify_all()
 
-    def warn(self, text: str, **_: Any) -> None:
+    def warning(self, text: str, **_: Any) -> None:
         with self._news:
             self.warned.append(text)
             self._news.notify_all()

@@ -163,7 +163,7 @@ def test_an_unknown_id_is_rejected_with_the_text_of_the_endpoint(client: Client,
     made = vm.restart()
     with pytest.raises(EndpointError, match="rejected the request with 400: ") as trouble:
         client.approve(made.id, "00000000-0000-0000-0000-000000000000")
-    assert trouble.value.kind == "refused"
+    assert trouble.value.kind == "rejected"
     assert not made.was_approved
 
 
@@ -386,7 +386,7 @@ def test_a_rejected_approval_that_cannot_be_checked_times_out_after_a_minute(
 
 def test_a_rejection_of_an_existing_event_is_raised_at_once(at: Callable[[RawServer], Client]) -> None:
     with RawServer(document(1, event(1)), answer(400), document(1, event(1))) as server:
-        assert kind_of(next(at(server).changes()).approve) == "refused"
+        assert kind_of(next(at(server).changes()).approve) == "rejected"
         assert [asked.method for asked in server.asked] == ["GET", "POST", "GET"]
 
 
@@ -489,9 +489,9 @@ def test_an_old_endpoint_is_understood_and_approved_at_in_its_own_version(
 def test_an_endpoint_that_knows_no_version_is_reported(at: Callable[[RawServer], Client], shifted: Shifted) -> None:
     with RawServer(answer(404, b'{ "error": "Not found." }')) as server:
         client = at(server)
-        assert kind_of(client.document) == "not-here"
+        assert kind_of(client.document) == "not-found"
         polls = [client.poll() for _ in range(7)]
-        assert [polled.error and polled.error.kind for polled in polls] == [None] * 6 + ["not-here"]
+        assert [polled.error and polled.error.kind for polled in polls] == [None] * 6 + ["not-found"]
         assert min(polled.pause_seconds for polled in polls) >= 0.2
 
 
@@ -709,7 +709,7 @@ DEEDS: dict[str, Deed] = {
     "no document": answer(200, b"[]"),
     "no version": answer(404, b'{ "error": "Not found. Invalid version requested" }'),
     "not here": answer(404),
-    "refused": answer(400),
+    "rejected": answer(400),
     "gone": answer(410),
     "throttled": answer(429, b"", {"Retry-After": "0"}),
     "failing": answer(503),

@@ -110,7 +110,7 @@ def name_of(function: Callable[..., object]) -> str:
     return f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
 
 
-HEARD = line_of(program.ProgramOutput._end_line, "self._job.say(short)")
+HEARD = line_of(program.ProgramOutput._end_line, "self._job.info(short)")
 """When an agent comes to this line, its program runs."""
 
 

@@ -19,14 +19,14 @@ from forewarn.agent import Handler, HandlerFailed
 
 class Greet(Handler):
     def __init__(self, options):
-        options.refuse_unknown({"greeting", "kind", "file", "timeout"})
+        options.reject_unknown({"greeting", "kind", "file", "timeout"})
         self.greeting = options.required_text("greeting", "Write some words.")
 
     def describe(self, action):
         return f"say {self.greeting}"
 
     def prepare(self, job):
-        job.say(self.greeting)
+        job.info(self.greeting)
 
     def undo(self, job):
         raise HandlerFailed(problem="never")
@@ -89,7 +89,7 @@ def test_of_several_handlers_in_a_file_one_is_named(tmp_path: Path) -> None:
             "from forewarn.agent import Handler\nclass A(Handler): pass",
             "A does not define __init__, describe, prepare, undo",
         ),
-        (OWN.replace("options.refuse", "self.no_such_thing.refuse"), "Cannot create the handler: AttributeError: "),
+        (OWN.replace("options.reject", "self.no_such_thing.reject"), "Cannot create the handler: AttributeError: "),
     ],
 )
 def test_a_file_without_a_handler_is_a_clear_error(tmp_path: Path, code: str | None, problem: str) -> None:

@@ -137,14 +137,14 @@ def test_no_known_version_is_an_error_and_the_newest_is_tried_again() -> None:
     watch = PollState()
     for _ in VERSIONS[1:]:
         take(watch, NO_VERSION)
-    assert kind_of(watch, NO_VERSION) == "not-here"
+    assert kind_of(watch, NO_VERSION) == "not-found"
     assert watch.version == VERSIONS[0]
 
 
 def test_another_404_does_not_cost_a_version_that_has_worked() -> None:
     watch = PollState()
     take(watch, document(1))
-    assert kind_of(watch, EndpointResponse(404, {}, b'{ "error": "Not found." }', None)) == "not-here"
+    assert kind_of(watch, EndpointResponse(404, {}, b'{ "error": "Not found." }', None)) == "not-found"
     assert watch.version == VERSIONS[0]
 
 
@@ -176,9 +176,9 @@ STATUSES = {
     (429, b"Throttle Result: Too Many Requests"): ("throttled", "429"),
     (500, b'{ "error": "Broken." }'): ("failing", "500: Broken."),
     (503, b""): ("failing", "503: (no error text)"),
-    (400, b'{ "error": "Bad\\n\\u001b[31m request." }'): ("refused", "400: Bad ?[31m request."),
-    (403, b"<html>" + b"x" * 9999): ("refused", "403: <html>xxx"),
-    (405, b'{"error": 5}'): ("refused", '405: {"error": 5}'),
+    (400, b'{ "error": "Bad\\n\\u001b[31m request." }'): ("rejected", "400: Bad ?[31m request."),
+    (403, b"<html>" + b"x" * 9999): ("rejected", "403: <html>xxx"),
+    (405, b'{"error": 5}'): ("rejected", '405: {"error": 5}'),
     (302, b""): ("unreadable", "status 302"),
     (204, b""): ("unreadable", "status 204"),
     (200, b""): ("empty", "empty body"),

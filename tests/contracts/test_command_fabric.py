@@ -183,7 +183,7 @@ async def test_exit_code_75_requests_a_retry_and_the_retry_knows_of_the_first_ru
     tried = shlex.quote(str(tmp_path / "tried"))
     program = make_program(f"if [ ! -e {tried} ]; then >{tried}; echo 'the host is busy' >&2; exit 75; fi")
     fabric = CommandFabric([program], folder)
-    with pytest.raises(Unavailable, match=r"asked to be retried later: the host is busy$"):
+    with pytest.raises(Unavailable, match=r"requested a retry: the host is busy$"):
         await fabric.reboot(ORDER)
     await fabric.reboot(ORDER)
     await fabric.reboot(ORDER)
@@ -353,7 +353,7 @@ async def test_a_program_that_requested_a_retry_during_downtime_runs_again(
     gate.open()
     await has_ended(shell)
     gate.open()
-    with pytest.raises(Unavailable, match="retried later"):
+    with pytest.raises(Unavailable, match="requested a retry"):
         await CommandFabric([program], folder).reboot(ORDER)
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
 
@@ -446,7 +446,7 @@ async def test_a_running_second_run_is_found_like_a_first(
     make_program: MakeProgram, gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     fabric = CommandFabric([make_program(f'case "$order" in *false*) exit 75;; esac; {gate.script}')], folder)
-    with pytest.raises(Unavailable, match="retried later"):
+    with pytest.raises(Unavailable, match="requested a retry"):
         await fabric.reboot(ORDER)
     cancelled = asyncio.ensure_future(fabric.reboot(ORDER))
     await gate.arrival()
@@ -479,7 +479,7 @@ async def test_children_that_a_program_leaves_are_not_waited_for(
     fabric = CommandFabric([program], folder)
     for _ in range(2):  # the second run needs a lock although the first one's is still held
         async with asyncio.timeout(LONGEST_WAIT_SECONDS):
-            with pytest.raises(Unavailable, match="retried later"):
+            with pytest.raises(Unavailable, match="requested a retry"):
                 await fabric.reboot(ORDER)
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
     await fabric.recover([])

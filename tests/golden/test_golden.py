@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from forewarn.core.durations import whole_second_up
+from forewarn.core.durations import round_up_to_second
 from forewarn.errors import BadStartRequests
 from forewarn.wire.document import parse_start_requests, render
 from forewarn.wire.versions import KNOWN_VERSIONS
@@ -64,4 +64,4 @@ def test_a_body_is_parsed_or_rejected(body: Body) -> None:
     ],
 )
 def test_a_fraction_of_a_second_is_rounded_up(time: datetime, shown: datetime) -> None:
-    assert whole_second_up(time) == shown
+    assert round_up_to_second(time) == shown

@@ -146,6 +146,23 @@ def test_no_module_has_a_meaningless_name() -> None:
     assert not names & FORBIDDEN_NAMES
 
 
+HANDLES = {"Event", "Group", "VM"}
+"""Classes of the test kit that act on the thing of the core with the same name, for example `vm.poll()`."""
+
+
+def test_class_names_are_unique() -> None:
+    places: dict[str, list[Path]] = {}
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    repeated = {name for name, modules in places.items() if len(modules) > 1}
+    violations = [f"{name}: {', '.join(place(module, 1) for module in places[name])}" for name in repeated - HANDLES]
+    assert not violations, report(violations)
+    for name in HANDLES:
+        assert sorted(part_of(module) for module in places[name]) == ["core", "testing"]
+
+
 def time_readings(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """What in a module reads the time, with the line."""
     for node in ast.walk(tree):

@@ -17,15 +17,17 @@ def test_before_the_first_failure_it_is_the_first_pause() -> None:
     assert backoff_seconds(0, 0.5, 3) == backoff_seconds(1, 0.5, 3)
 
 
-@pytest.mark.parametrize(("luck", "seconds"), [(-1, 7), (0, 7), (0.5, 8.5), (1, 10), (2, 10)])
-def test_luck_selects_from_the_spread(luck: float, seconds: float) -> None:
-    assert backoff_seconds(1, 10, 100, spread=(0.7, 1.0), luck=luck) == pytest.approx(seconds)
+@pytest.mark.parametrize(("jitter", "seconds"), [(-1, 7), (0, 7), (0.5, 8.5), (1, 10), (2, 10)])
+def test_jitter_selects_from_the_spread(jitter: float, seconds: float) -> None:
+    assert backoff_seconds(1, 10, 100, spread=(0.7, 1.0), jitter=jitter) == pytest.approx(seconds)
 
 
 @given(st.integers(0, 10**9), st.floats(0.01, 3600), st.floats(1, 3600), st.floats(0, 1))
-def test_it_never_shrinks_and_never_exceeds_the_longest(
-    failures: int, first: float, longest: float, luck: float
+def test_it_never_shrinks_and_never_exceeds_the_maximum(
+    failures: int, first: float, maximum: float, jitter: float
 ) -> None:
     spread = (0.8, 1.2)
-    pause = backoff_seconds(failures, first, longest, spread=spread, luck=luck)
-    assert 0 < pause <= backoff_seconds(failures + 1, first, longest, spread=spread, luck=luck) <= longest * 1.2 + 1e-9
+    pause = backoff_seconds(failures, first, maximum, spread=spread, jitter=jitter)
+    assert (
+        0 < pause <= backoff_seconds(failures + 1, first, maximum, spread=spread, jitter=jitter) <= maximum * 1.2 + 1e-9
+    )

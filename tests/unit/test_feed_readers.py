@@ -18,7 +18,7 @@ from forewarn.core.state import Changes, HistoryEntry
 from forewarn.delivery import feed as feed_module
 from forewarn.delivery.feed import EventStreamParser, Feed
 from forewarn.delivery.history_rows import HistoryEntryShape
-from forewarn.errors import HistoryExpired, ServiceStopping, TooManyReaders, UnknownHistoryRow
+from forewarn.errors import HistoryExpired, ServiceStopping, TooManyFeedClients, UnknownHistoryRow
 from forewarn.ports import HistoryFilter, RetentionCutoff
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ async def test_there_is_an_end_to_readers(monkeypatch: pytest.MonkeyPatch) -> No
         feed = Feed(engine)
         async with aclosing((await feed.reader(EVERY, EVERY, None)).parts()) as parts:
             await anext(parts)
-            with pytest.raises(TooManyReaders):
+            with pytest.raises(TooManyFeedClients):
                 await feed.reader(EVERY, EVERY, None)
         await feed.reader(EVERY, EVERY, None)
 

@@ -449,7 +449,7 @@ async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
     text = HEAD + '[[step]]\nfault = { kind = "500", count = 3 }\n' + RESTART + TO_ITS_END
     async with running_stage(faults=True) as stage:
         added: list[FaultSpec] = []
-        stage.engine.subscribe(lambda _: added.extend(fault.order for fault in stage.faults.list()))
+        stage.engine.subscribe(lambda _: added.extend(fault.spec for fault in stage.faults.list()))
         run = await stage.run_scenario(text, "db-0")
         assert run.status is RunStatus.PASSED
         assert added[0] == FaultSpec("500", vm="db-0", count=3)

@@ -348,7 +348,7 @@ def open_minutes(weeks: Season, windows: Sequence[Window]) -> bytes:
                 jump = next(minute for minute in range(weeks.minutes) if shown[minute] > face)
                 assert before == jump - 1
                 start = before + face - shown[before]
-            end = min(start + window.length // MINUTE, weeks.minutes)
+            end = min(start + window.duration // MINUTE, weeks.minutes)
             minutes[start:end] = b"\1" * (end - start)
     return bytes(minutes)
 

@@ -18,11 +18,11 @@ from forewarn.agent.retry import MIN_PAUSE, STEP_SECONDS, RequestPacer, pause_af
 from forewarn.agent.transport import EndpointConnection
 from forewarn.errors import (
     BadPollSeconds,
+    ClientClosed,
     EndpointError,
-    EndpointLeft,
     EndpointNotFound,
-    EndpointUnknown,
     EndpointUnmodified,
+    NoEndpointKnown,
     NothingToApprove,
 )
 from forewarn.system.logs import get_logger
@@ -135,7 +135,7 @@ class EndpointLocator:
         """Return the endpoint, or raise an EndpointError if there is none."""
         with self._guard:
             if self._closed:
-                raise EndpointLeft
+                raise ClientClosed
             if self.endpoint is None or self._search_again:
                 self._take(self._search())
             assert self.endpoint is not None  # noqa: S101 - _take has set it
@@ -165,7 +165,7 @@ class EndpointLocator:
             return self._find(self._given, given_by=GIVEN)
         except EndpointNotFound as error:
             if self.endpoint is None:
-                raise EndpointUnknown(problem=str(error)) from error
+                raise NoEndpointKnown(problem=str(error)) from error
             return self.endpoint
 
     def _take(self, endpoint: EndpointAddress) -> None:
@@ -223,7 +223,7 @@ class Client:
         `pause` and `jitter` are for tests: a replacement for waiting, and the random factor of pauses.
         """
         if not (math.isfinite(poll_seconds) and MIN_POLL_SECONDS <= poll_seconds <= MAX_POLL_SECONDS):
-            raise BadPollSeconds(value=poll_seconds, least=MIN_POLL_SECONDS, most=MAX_POLL_SECONDS)
+            raise BadPollSeconds(value=poll_seconds, minimum=MIN_POLL_SECONDS, maximum=MAX_POLL_SECONDS)
         self.clock = EndpointClock()
         """The endpoint's clock, from its last response. Compare NotBefore with this clock."""
         self._state = PollState()
@@ -280,7 +280,7 @@ class Client:
         """Start these events now, for all machines that they name, with one request.
 
         Raise an EndpointError if the endpoint does not accept it. If the endpoint does not know one of the events, the
-        error's kind is "refused" and no event is approved.
+        error's kind is "rejected" and no event is approved.
         """
         ids = [given if isinstance(given, str) else getattr(given, "id", None) for given in events_or_ids]
         named = [event_id for event_id in ids if event_id and isinstance(event_id, str)]
@@ -312,7 +312,7 @@ class Client:
             yield from changes
             try:
                 self._pause_on(self._locator.polls, pause_seconds)
-            except EndpointLeft:
+            except ClientClosed:
                 return
 
     def poll_changes(self, tracker: ChangeTracker, *, mine: bool = True) -> tuple[list[Change], float]:
@@ -338,7 +338,7 @@ class Client:
             try:
                 return self._approve_if_there(event.id, timeouts)
             except EndpointError as error:
-                lasting = error.kind in ("refused", "closed")
+                lasting = error.kind in ("rejected", "closed")
                 if lasting or real_seconds() - began > _APPROVAL_RETRY_SECONDS:
                     raise
                 tries += 1
@@ -351,7 +351,7 @@ class Client:
             self._approve([event_id], timeouts)
         except EndpointError as error:
             # If this request fails too, its error is raised and the caller retries.
-            if error.kind == "refused" and self.document().event(event_id) is None:
+            if error.kind == "rejected" and self.document().event(event_id) is None:
                 return False
             raise
         return True
@@ -452,4 +452,4 @@ class Client:
         if self._pause is not None:
             self._pause(seconds)
         elif connection.wait(seconds):
-            raise EndpointLeft
+            raise ClientClosed

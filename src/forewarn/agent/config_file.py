@@ -52,19 +52,19 @@ def read_text(text: str, source: str, folder: Path) -> Config:
     file = TomlFile(text, source, BadAgentConfig)
     whole = file.load()
     top = TomlTable(file, "", None, whole)
-    top.refuse_unknown(("agent", "rule", "handler", "peers"))
+    top.reject_unknown(("agent", "rule", "handler", "peers"))
     agent = top.inner("agent", 'vm_name = "web-0"')
-    agent.refuse_unknown(_AGENT_KEYS)
+    agent.reject_unknown(_AGENT_KEYS)
     handlers = _handlers(top, whole, folder)
     tables = whole.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise top.wrong("Must be an array of tables. Write [[rule]] with two brackets.", "rule")
+        raise top.error("Must be an array of tables. Write [[rule]] with two brackets.", "rule")
     entries = [TomlTable(file, "rule", index, table) for index, table in enumerate(tables)]
     rules = tuple(_rule(entry, number, handlers) for number, entry in enumerate(entries, 1))
     peers = _peers(top.inner("peers", 'listen = "0.0.0.0:9170"'), folder) if "peers" in top else None
     for entry, rule in zip(entries, rules, strict=True):
         if rule.approve == LEADER and peers is None:
-            raise entry.wrong("'leader' needs a [peers] table.", "approve")
+            raise entry.error("'leader' needs a [peers] table.", "approve")
     return Config(
         source=source,
         endpoint=_endpoint(agent),
@@ -95,7 +95,7 @@ def _handlers(top: TomlTable, whole: dict[str, Any], folder: Path) -> dict[str, 
 
 def _handler(entry: TomlTable, name: str, table: dict[str, Any], folder: Path) -> NamedHandler:
     if not name or not name.isprintable() or "/" in name or name.startswith("."):
-        raise entry.wrong("A handler's name must be printable, without /, and must not start with a dot.")
+        raise entry.error("A handler's name must be printable, without /, and must not start with a dot.")
     kind, file = entry.text("kind"), entry.text("file")
     timeout = _limit(entry)
     handler = make_handler(entry, kind, file, folder)
@@ -105,9 +105,9 @@ def _handler(entry: TomlTable, name: str, table: dict[str, Any], folder: Path) -
 
 
 def _limit(entry: TomlTable) -> timedelta | None:
-    timeout = entry.length("timeout")
+    timeout = entry.duration("timeout")
     if timeout is not None and timeout <= timedelta(0):
-        raise entry.wrong("Must be more than 0s.", "timeout")
+        raise entry.error("Must be more than 0s.", "timeout")
     return timeout
 
 
@@ -120,7 +120,7 @@ def _endpoint(entry: TomlTable) -> str:
         if text:
             read_endpoint(text, "[agent]")
     except BadEndpoint as error:
-        raise entry.wrong(str(error), "endpoint") from None
+        raise entry.error(str(error), "endpoint") from None
     return text
 
 
@@ -129,27 +129,27 @@ def _path(entry: TomlTable, key: str, folder: Path) -> Path:
     try:
         return resolve_path(entry.text(key), folder)
     except ValueError as error:
-        raise entry.wrong(str(error), key) from None
+        raise entry.error(str(error), key) from None
 
 
 # --- Rules ----------------------------------------------------------------------------------------
 
 
 def _rule(entry: TomlTable, number: int, handlers: dict[str, NamedHandler]) -> Rule:
-    entry.refuse_unknown(_RULE_KEYS)
+    entry.reject_unknown(_RULE_KEYS)
     return Rule(
         name=entry.text("name") or f"rule {number}",
         on=_one_or_many(entry, "on"),
-        source=entry.word("source", ("", "Platform", "User"), ""),
+        source=entry.choice("source", ("", "Platform", "User"), ""),
         description=_one_or_many(entry, "description"),
-        max_duration=entry.length("max_duration"),
-        min_notice=entry.length("min_notice"),
+        max_duration=entry.duration("max_duration"),
+        min_notice=entry.duration("min_notice"),
         prepare=_handler_names(entry, "prepare", handlers),
         lead=_lead(entry, "when", "now"),
         timeout=_limit(entry),
-        approve=entry.word("approve", APPROVALS, NEVER),
+        approve=entry.choice("approve", APPROVALS, NEVER),
         approve_lead=_lead(entry, "approve_when", "ready"),
-        on_failure=entry.word("on_failure", ON_FAILURE, STOP),
+        on_failure=entry.choice("on_failure", ON_FAILURE, STOP),
         undo=_handler_names(entry, "undo", handlers) if "undo" in entry else None,
     )
 
@@ -162,9 +162,9 @@ def _one_or_many(entry: TomlTable, key: str) -> tuple[str, ...]:
         found = entry.texts(key)
     for word in found:
         if not word.strip():
-            raise entry.wrong("Must not be empty. To match any value, remove the key.", key)
+            raise entry.error("Must not be empty. To match any value, remove the key.", key)
     if key in entry and not found:
-        raise entry.wrong("Must have at least one entry. To match any value, remove the key.", key)
+        raise entry.error("Must have at least one entry. To match any value, remove the key.", key)
     return tuple(dict.fromkeys(found))
 
 
@@ -172,9 +172,9 @@ def _handler_names(entry: TomlTable, key: str, handlers: dict[str, NamedHandler]
     names = entry.texts(key)
     for index, name in enumerate(names):
         if name not in handlers:
-            raise entry.wrong(f"There is no [handler.{name}].{nearest(name, handlers)}", key, index)
+            raise entry.error(f"There is no [handler.{name}].{nearest(name, handlers)}", key, index)
         if names.index(name) < index:
-            raise entry.wrong(f"{name!r} is listed twice.", key, index)
+            raise entry.error(f"{name!r} is listed twice.", key, index)
     return tuple(names)
 
 
@@ -183,10 +183,10 @@ def _lead(entry: TomlTable, key: str, at_once: str) -> timedelta | None:
     if entry.text(key, at_once) == at_once:
         return None
     try:
-        return entry.length(key)
+        return entry.duration(key)
     except BadAgentConfig:
         problem = f'Must be "{at_once}" or a duration before NotBefore such as "5m", not {entry.text(key)!r}.'
-        raise entry.wrong(problem, key) from None
+        raise entry.error(problem, key) from None
 
 
 # --- Peers ----------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ def _lead(entry: TomlTable, key: str, at_once: str) -> timedelta | None:
 
 def _peers(entry: TomlTable, folder: Path) -> PeersSettings:
     if "silence" in entry:
-        raise entry.wrong("Is now called timeout. Rename the key.", "silence")
-    entry.refuse_unknown(_PEERS_KEYS)
+        raise entry.error("Is now called timeout. Rename the key.", "silence")
+    entry.reject_unknown(_PEERS_KEYS)
     entry.required_text("listen", 'Write listen = "0.0.0.0:9170", the address for requests from peers.')
     entry.required_text(
         "secret_file", 'Write secret_file = "/etc/forewarn/peers.secret", the secret that all peers share.'
@@ -206,15 +206,15 @@ def _peers(entry: TomlTable, folder: Path) -> PeersSettings:
         host, port = _address(around, name)
         for other in members:
             if other.vm.casefold() == name.casefold():
-                raise around.wrong(f"{other.vm} is the same VM: names are case-insensitive.", name)
+                raise around.error(f"{other.vm} is the same VM: names are case-insensitive.", name)
             if (other.host.casefold(), other.port) == (host.casefold(), port):
-                raise around.wrong(f"{other.vm} has the same address.", name)
+                raise around.error(f"{other.vm} has the same address.", name)
         members.append(Member(name, host, port))
     if not members:
-        raise entry.wrong('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
-    timeout = entry.length("timeout") if "timeout" in entry else PEER_TIMEOUT
+        raise entry.error('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
+    timeout = entry.duration("timeout") if "timeout" in entry else PEER_TIMEOUT
     if timeout is None or timeout < timedelta(seconds=1):
-        raise entry.wrong("Must be at least 1s.", "timeout")
+        raise entry.error("Must be at least 1s.", "timeout")
     return PeersSettings(_address(entry, "listen"), _secret(entry, folder), tuple(members), timeout)
 
 
@@ -222,7 +222,7 @@ def _address(entry: TomlTable, key: str) -> tuple[str, int]:
     try:
         return read_host_port(entry.text(key))
     except ValueError as error:
-        raise entry.wrong(f"Must be HOST:PORT, not {entry.text(key)!r}: {error}", key) from None
+        raise entry.error(f"Must be HOST:PORT, not {entry.text(key)!r}: {error}", key) from None
 
 
 def _secret(entry: TomlTable, folder: Path) -> bytes:
@@ -232,12 +232,12 @@ def _secret(entry: TomlTable, folder: Path) -> bytes:
             secret = read_bounded(stream, str(path)).strip()
         open_to = path.stat().st_mode & 0o077
     except UnreadableFile as error:
-        raise entry.wrong(str(error), "secret_file") from None
+        raise entry.error(str(error), "secret_file") from None
     except OSError as error:
-        raise entry.wrong(f"{path} cannot be read: {error.strerror}.", "secret_file") from error
+        raise entry.error(f"{path} cannot be read: {error.strerror}.", "secret_file") from error
     if open_to:
-        raise entry.wrong(f"{path} can be read by other users. Run: chmod 600 {path}", "secret_file")
+        raise entry.error(f"{path} can be read by other users. Run: chmod 600 {path}", "secret_file")
     if len(secret) < MIN_SECRET_LENGTH:
         remedy = f"Run: openssl rand -hex 32 > {path}"
-        raise entry.wrong(f"{path} must have at least {MIN_SECRET_LENGTH} characters. {remedy}", "secret_file")
+        raise entry.error(f"{path} must have at least {MIN_SECRET_LENGTH} characters. {remedy}", "secret_file")
     return secret

@@ -315,7 +315,7 @@ Returned: this machine has restarted because of it. Restarted: this machine has 
 
 
 class EventNews(NamedTuple):
-    """Something about an event that is worth a line in the log."""
+    """Something about an event that the agent logs."""
 
     event: ScheduledEvent
     kind: str

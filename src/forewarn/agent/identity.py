@@ -48,8 +48,8 @@ class MachineIdentity(NamedTuple):
             for written in (form, f"_{form}"):
                 if written in resources:
                     return written
-            wanted = {form.lower(), f"_{form}".lower()}
-            alike = {entry for entry in resources if entry.lower() in wanted}
+            forms = {form.lower(), f"_{form}".lower()}
+            alike = {entry for entry in resources if entry.lower() in forms}
             if len(alike) == 1:
                 return alike.pop()
         return None

@@ -9,11 +9,11 @@ from forewarn.errors import (
     EndpointEmpty,
     EndpointFailing,
     EndpointGone,
-    EndpointNotHere,
-    EndpointRefused,
+    EndpointRejected,
     EndpointThrottled,
     EndpointUnmodified,
     EndpointUnreadable,
+    EndpointWithoutEvents,
     UnreadableDocument,
 )
 from forewarn.wire.document_reader import LenientReadResult, read_document_leniently
@@ -56,11 +56,11 @@ def error_in(response: EndpointResponse) -> EndpointError:
     if status == _THROTTLED:
         return EndpointThrottled(retry_after=retry_after)
     if status == NOT_FOUND:
-        return EndpointNotHere(problem=text)
+        return EndpointWithoutEvents(problem=text)
     if status >= _SERVER_ERROR:
         return EndpointFailing(status=status, problem=text, retry_after=retry_after)
     if status >= _BAD_REQUEST:
-        return EndpointRefused(status=status, problem=text)
+        return EndpointRejected(status=status, problem=text)
     if response.headers.get("location"):
         return EndpointUnreadable(problem=f"a redirect ({status}), which is never followed")
     return EndpointUnreadable(problem=f"status {status}")
@@ -192,7 +192,7 @@ class PollState:
         """Whether the endpoint rejects the api-version and an older one is to be tried next.
 
         A 404 has several meanings. If the version has worked before, only the error text shows that the version is
-        rejected. If the oldest version is rejected, start again with the newest and raise EndpointNotHere.
+        rejected. If the oldest version is rejected, start again with the newest and raise EndpointWithoutEvents.
         """
         refused = rejects_version(response) or (response.status == NOT_FOUND and not self.version_worked)
         if not refused:
@@ -202,7 +202,7 @@ class PollState:
             older = VERSIONS[VERSIONS.index(version) + 1 :]
             self.version, self.version_worked = (older or VERSIONS)[0], False
             if not older:
-                raise EndpointNotHere(problem=error_in(response).fields.get("problem", ""))
+                raise EndpointWithoutEvents(problem=error_in(response).fields.get("problem", ""))
         return True
 
     def _was_held(self, request: PollRequest, response: EndpointResponse) -> bool:

@@ -28,7 +28,7 @@ def pause_after(kind: str, in_a_row: int, jitter: float, retry_after: float | No
 
     `jitter`, from 0 to 1, spreads the machines that lost the endpoint at the same time.
     """
-    pause = backoff_seconds(in_a_row, longest=MAX_PAUSE, spread=_SPREAD, luck=jitter)
+    pause = backoff_seconds(in_a_row, maximum=MAX_PAUSE, spread=_SPREAD, jitter=jitter)
     if kind == "throttled":
         pause = max(pause, 1.0)
     if retry_after is not None and retry_after > pause:

@@ -95,10 +95,10 @@ class HandlerJob:
         self._save_memo(self.event.id, self.index, memo)
         self.memo = json_copy(memo)
 
-    def say(self, text: str, **fields: Any) -> None:
+    def info(self, text: str, **fields: Any) -> None:
         _log.info("handler_reported", text, **{**fields, **self._about()})
 
-    def warn(self, text: str, **fields: Any) -> None:
+    def warning(self, text: str, **fields: Any) -> None:
         _log.warning("handler_warned", text, **{**fields, **self._about()})
 
     def _about(self) -> dict[str, Any]:
@@ -215,7 +215,7 @@ MAX_PAUSE_SECONDS = 60.0
 
 def pause_after(tries: int) -> float:
     """Return the pause before a retry. It grows, but stays short: an event waits for its undo or its approval."""
-    return backoff_seconds(tries, longest=MAX_PAUSE_SECONDS)
+    return backoff_seconds(tries, maximum=MAX_PAUSE_SECONDS)
 
 
 class Runner:
@@ -303,7 +303,7 @@ class Runner:
         limit = limit_seconds(instruction, found.timeout, begun, real_seconds())
         job = HandlerJob(noted, index, action, limit, self._folder, self._remember)
         if self._dry_run:
-            job.say(f"Dry run: would {found.handler.describe(action) or 'do nothing'}.")
+            job.info(f"Dry run: would {found.handler.describe(action) or 'do nothing'}.")
             self._handler_threads.skip(HandlerOutcome(work.id, index, step.handler, action, "", 0.0))
             return
         _log.info("handler_started", "Handler started.", **about(work.event), handler=step.handler, action=action)

@@ -56,8 +56,10 @@ class Watchdog:
         address = environment.get("NOTIFY_SOCKET", "")
         # An address that begins with @ is in the abstract namespace, not in the file system.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
-        wanted = environment.get("WATCHDOG_USEC", "") if environment.get("WATCHDOG_PID", "") in ("", _own_pid()) else ""
-        self._pause_seconds = int(wanted) / 1e6 / 3 if wanted.isdigit() and int(wanted) else None
+        interval = (
+            environment.get("WATCHDOG_USEC", "") if environment.get("WATCHDOG_PID", "") in ("", _own_pid()) else ""
+        )
+        self._pause_seconds = int(interval) / 1e6 / 3 if interval.isdigit() and int(interval) else None
         self.due_at: float | None = None
         """When the next notification is due, in real seconds; None: never."""
         if self._address and self._pause_seconds is not None:

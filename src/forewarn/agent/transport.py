@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
 from forewarn.errors import (
-    EndpointAway,
-    EndpointCutOff,
-    EndpointLeft,
+    ClientClosed,
+    EndpointConnectionFailed,
+    EndpointIncomplete,
     EndpointReset,
-    EndpointSilent,
     EndpointStalled,
-    EndpointUnknown,
+    EndpointTimedOut,
     EndpointUnreadable,
+    NoEndpointKnown,
 )
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class EndpointConnection:
         try:
             with self._exchange_lock:
                 if self.endpoint is None:
-                    raise EndpointUnknown(problem="No endpoint is known yet.")
+                    raise NoEndpointKnown(problem="No endpoint is known yet.")
                 exchange = Exchange(self.endpoint, timeout_seconds, transfer_seconds)
                 if self._connection is not None and (method != "GET" or has_unread_data(self._connection)):
                     self._drop()
@@ -325,22 +325,22 @@ class EndpointConnection:
     def _error(self, error: Exception, exchange: Exchange) -> EndpointError:
         url, seconds = exchange.endpoint.url, exchange.seconds
         if self._aborted.is_set():
-            return EndpointLeft()
+            return ClientClosed()
         if not exchange.connected and self._connection is None:
             problem = "the connection timed out" if isinstance(error, TimeoutError) else _error_text(error)
-            return EndpointAway(url=url, problem=problem)
+            return EndpointConnectionFailed(url=url, problem=problem)
         if isinstance(error, TimeoutError):
             return (
                 EndpointStalled(url=url, seconds=seconds)
                 if exchange.received
-                else EndpointSilent(url=url, seconds=seconds)
+                else EndpointTimedOut(url=url, seconds=seconds)
             )
         if isinstance(error, (ResponseTooLarge, LineTooLong)):
             return EndpointUnreadable(problem="it is too large")
         # http.client also reports an invalid length as an incomplete read, without an end of the connection.
         if isinstance(error, OSError) or (isinstance(error, IncompleteRead) and exchange.ended):
             if exchange.received:
-                return EndpointCutOff(url=url)
+                return EndpointIncomplete(url=url)
             return EndpointReset(url=url, problem=_error_text(error))
         return EndpointUnreadable(problem="it is not HTTP")
 

@@ -290,7 +290,7 @@ _NEVER = Event()
 def print_feed(client: ControlClient, query: list[tuple[str, str]], *, as_json: bool) -> None:
     """Print each new row as a line of text or JSON."""
     try:
-        for data in FeedReader(client, query).rows():
+        for data in FeedClient(client, query).rows():
             click.echo(data if as_json else _history_line(json.loads(data)))
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -305,7 +305,7 @@ def _history_line(entry: dict[str, Any]) -> str:
     return f"{time}  {kind:<14}  {about}{' ' if about else ''}by {by}" + (f": {reason}" if reason else "")
 
 
-class FeedReader:
+class FeedClient:
     """Reads the feed. Reconnects after a lost connection, and continues with the next row."""
 
     def __init__(self, client: ControlClient, query: list[tuple[str, str]]) -> None:

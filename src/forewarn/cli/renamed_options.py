@@ -1,4 +1,4 @@
-"""Former names of command-line options. A former name is an error that says the current one."""
+"""Former names of command-line options. A former name is an error that names the current one."""
 
 from __future__ import annotations
 

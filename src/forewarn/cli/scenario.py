@@ -210,7 +210,7 @@ def _polls(client: ControlClient, run_id: str) -> Iterator[dict[str, Any]]:
 
 def _last(polls: Iterator[dict[str, Any]]) -> dict[str, Any]:
     run: dict[str, Any] = {}
-    for run in polls:  # noqa: B007 - the last one is wanted
+    for run in polls:  # noqa: B007 - the last one is used
         pass
     return run
 

@@ -57,7 +57,7 @@ class FaultShape(Shape):
 
     @classmethod
     def of(cls, fault: Fault) -> Self:
-        spec = fault.order
+        spec = fault.spec
         return cls(
             id=fault.id,
             kind=spec.kind,

@@ -11,7 +11,7 @@ from forewarn.control.schema import Body, Count, Shape, choice, help_text, json_
 from forewarn.core.access import Role
 from forewarn.core.fleet import Group, GroupKind
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
-from forewarn.core.operations import AUTO_APPROVE_WORDS
+from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.windows import format_window, parse_window
 from forewarn.errors import BadRequestBody, nearest
 from forewarn.files.policy import format_terminate_notice, parse_terminate_notice
@@ -58,7 +58,7 @@ class PolicyChange(Body):
     """Changes to a group's policy."""
 
     auto_approve: Annotated[
-        list[Annotated[str, choice(*AUTO_APPROVE_WORDS)]] | None,
+        list[Annotated[str, choice(*AUTO_APPROVE_VALUES)]] | None,
         help_text("What the service approves automatically."),
     ] = None
     terminate_notice: Annotated[
@@ -114,11 +114,11 @@ class GroupControl:
     async def set_policy(self, request: Request) -> Response:
         body = await read_body(request, PolicyChange)
         for index, word in enumerate(body.auto_approve or ()):
-            if word not in AUTO_APPROVE_WORDS:
-                known = ", ".join(AUTO_APPROVE_WORDS)
-                problem = f"{word!r} is not one of {known}.{nearest(word, AUTO_APPROVE_WORDS)}"
+            if word not in AUTO_APPROVE_VALUES:
+                known = ", ".join(AUTO_APPROVE_VALUES)
+                problem = f"{word!r} is not one of {known}.{nearest(word, AUTO_APPROVE_VALUES)}"
                 pointer = f"/auto_approve/{index}"
-                raise BadRequestBody(pointer=pointer, problem=problem, allowed=list(AUTO_APPROVE_WORDS))
+                raise BadRequestBody(pointer=pointer, problem=problem, allowed=list(AUTO_APPROVE_VALUES))
         notice = body.terminate_notice or ""
         windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(body.windows or ())]
         policy = PolicyUpdate(

@@ -30,7 +30,7 @@ from forewarn.control.schema import (
 from forewarn.core import rollout_commands
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.enabling import why_no_notice
+from forewarn.core.enabling import reason_not_notified
 from forewarn.core.operations import CAUSES, OVERRIDES
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, in_order, matching
@@ -303,7 +303,7 @@ class RolloutControl:
         now, limits = self._engine.clock.now(), self._engine.limits
 
         def events_enabled(group: str) -> bool:
-            return not why_no_notice(draft, group, now, limits)
+            return not reason_not_notified(draft, group, now, limits)
 
         found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, events_enabled)
         return json_response(RolloutPlanShape.of(rollout, found))

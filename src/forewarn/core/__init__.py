@@ -1,1 +1,1 @@
-"""What is true whatever the store, the wire or the fabric: values and pure functions."""
+"""Values and pure functions that do not depend on the store, the wire or the fabric."""

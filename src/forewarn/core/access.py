@@ -55,11 +55,11 @@ class Token(NamedTuple):
     """The group of a tenant token; empty for other roles."""
     expires_at: datetime | None = None
 
-    def may(self, least: Role, *, tenant: bool) -> bool:
+    def may(self, minimum: Role, *, tenant: bool) -> bool:
         """Return whether the token has at least this role. `tenant`: whether tenants are allowed too."""
         if self.role is Role.TENANT:
             return tenant
-        return _LADDER.index(self.role) >= _LADDER.index(least)
+        return _LADDER.index(self.role) >= _LADDER.index(minimum)
 
     def valid_at(self, now: datetime) -> bool:
         return self.expires_at is None or now < self.expires_at

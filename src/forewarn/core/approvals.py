@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
-from forewarn.core.durations import format_time, whole_second_up
+from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.events import Trigger, step
 from forewarn.core.operations import CAUSES
 from forewarn.core.progress import TERMINATE, advance, coupled_deletions, keeps_to_windows, postpone_operation
@@ -58,17 +58,17 @@ def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event
         advance(draft, now, limits, operation_id, together=bool(coupled))
 
 
-def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, why: str = "") -> Event:
+def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, reason: str = "") -> Event:
     """Cancel the operation of an event that has not started, and with it all events of the operation."""
     event = history.find_event(draft, event_id)
     step(event, Trigger.CANCEL, now)  # raises if the event cannot be cancelled
-    history.cancel(draft, now, history.find_operation(draft, event.operation), by, why)
+    history.cancel(draft, now, history.find_operation(draft, event.operation), by, reason)
     _move_with(draft, now, limits, event)
     return draft.changes.events[event_id]
 
 
 def cancel_operation(
-    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, why: str = ""
+    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, reason: str = ""
 ) -> Operation:
     """Cancel an operation by its id. It may have no events."""
     operation = history.find_operation(draft, operation_id)
@@ -79,7 +79,7 @@ def cancel_operation(
             problem="Only a pending operation can be cancelled.",
         )
     events = history.events_of(draft, operation)
-    operation = history.cancel(draft, now, operation, by, why)
+    operation = history.cancel(draft, now, operation, by, reason)
     for event in events:
         _move_with(draft, now, limits, event)
     return operation
@@ -101,14 +101,14 @@ def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str,
     if until <= event.not_before:
         problem = f"the event's NotBefore is already {format_time(event.not_before)}. Use a later time."
         raise BadOption(name="until", value=format_time(until), problem=problem)
-    moment: datetime | None = whole_second_up(until)
+    new_start: datetime | None = round_up_to_second(until)
     if keeps_to_windows(operation):
         groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
-        moment = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
+        new_start = next_common([draft.fleet.group(group).windows for group in groups], round_up_to_second(until))
     deadline = operation.request.postpone_deadline
-    if moment is None or moment > deadline:
-        window = f" (the next window opens at {format_time(moment)})" if moment and moment > until else ""
+    if new_start is None or new_start > deadline:
+        window = f" (the next window opens at {format_time(new_start)})" if new_start and new_start > until else ""
         problem = f"{format_time(until)}{window} is after the postpone deadline, {format_time(deadline)}."
         raise CannotPostpone(event_id=event_id, problem=problem)
-    postpone_operation(draft, now, operation, moment, by, "")
+    postpone_operation(draft, now, operation, new_start, by, "")
     return draft.changes.events[event_id]

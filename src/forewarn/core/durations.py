@@ -41,11 +41,11 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def format_duration(length: timedelta) -> str:
+def format_duration(duration: timedelta) -> str:
     """Format a duration as `parse_duration` reads it, in whole seconds."""
-    seconds = round(length.total_seconds())
+    seconds = round(duration.total_seconds())
     if seconds < 0:
-        return "-" + format_duration(-length)
+        return "-" + format_duration(-duration)
     parts = []
     for unit, factor in _UNITS.items():
         count, seconds = divmod(seconds, factor)
@@ -62,38 +62,38 @@ def format_seconds(seconds: float) -> str:
         return "an unknown time"
 
 
-def format_exact_duration(length: timedelta) -> str:
+def format_exact_duration(duration: timedelta) -> str:
     """Format a duration with fractions of a second."""
-    return format_duration(length) if not length.microseconds else f"{length.total_seconds():g}s"
+    return format_duration(duration) if not duration.microseconds else f"{duration.total_seconds():g}s"
 
 
-def seconds(length: timedelta | None) -> float | None:
+def seconds(duration: timedelta | None) -> float | None:
     """Return the duration in seconds."""
-    return None if length is None else length.total_seconds()
+    return None if duration is None else duration.total_seconds()
 
 
 # --- Times for programs --------------------------------------------------------------------------
 
 
-def whole_second_up(moment: datetime) -> datetime:
+def round_up_to_second(time: datetime) -> datetime:
     """Round up to a whole second, because times on the wire have no fractions."""
-    if moment.microsecond == 0:
-        return moment
-    return moment.replace(microsecond=0) + timedelta(seconds=1)
+    if time.microsecond == 0:
+        return time
+    return time.replace(microsecond=0) + timedelta(seconds=1)
 
 
 @lru_cache(256)
-def to_text(moment: datetime, timespec: str = "microseconds") -> str:
+def to_text(time: datetime, timespec: str = "microseconds") -> str:
     """Format a time as ISO 8601 in UTC. With microseconds, the text sorts in the order of time.
 
     Cached, because all changes of one command have the same time.
     """
-    return moment.astimezone(timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return time.astimezone(timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def to_text_if_any(moment: datetime | None, timespec: str = "microseconds") -> str | None:
+def to_text_if_any(time: datetime | None, timespec: str = "microseconds") -> str | None:
     """Format a time, or return None for None."""
-    return to_text(moment, timespec) if moment is not None else None
+    return to_text(time, timespec) if time is not None else None
 
 
 def from_text(text: str) -> datetime:
@@ -104,14 +104,14 @@ def from_text(text: str) -> datetime:
 # --- Times for people ----------------------------------------------------------------------------
 
 
-def format_time(moment: datetime, *, zone: bool = True) -> str:
+def format_time(time: datetime, *, zone: bool = True) -> str:
     """Format a time as `2026-03-05 02:00:00 UTC`, or without the zone."""
-    return f"{moment:%Y-%m-%d %H:%M:%S}{' UTC' if zone else ''}"
+    return f"{time:%Y-%m-%d %H:%M:%S}{' UTC' if zone else ''}"
 
 
-def format_relative_time(moment: datetime, now: datetime) -> str:
+def format_relative_time(time: datetime, now: datetime) -> str:
     """Format the distance from now: `in 5m`, `5m ago`, or `now` for less than a second."""
-    away = moment - now
+    away = time - now
     if abs(away) < timedelta(seconds=1):
         return "now"
     return f"in {format_duration(away)}" if away > timedelta(0) else f"{format_duration(-away)} ago"
@@ -119,9 +119,9 @@ def format_relative_time(moment: datetime, now: datetime) -> str:
 
 def parse_time(text: str) -> datetime:
     """Parse a time; without a zone it is UTC. Raises ValueError."""
-    moment = from_text(text)
+    time = from_text(text)
     try:
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+        return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
     except OverflowError as error:
         raise ValueError(text) from error
 
@@ -179,16 +179,16 @@ def parse_period(text: str) -> Period:
 def backoff_seconds(
     failures: int,
     first: float = 1.0,
-    longest: float = float("inf"),
+    maximum: float = float("inf"),
     *,
     spread: tuple[float, float] = (1.0, 1.0),
-    luck: float = 1.0,
+    jitter: float = 1.0,
 ) -> float:
-    """Seconds to wait after this many failures in a row: `first`, then twice as long each time, up to `longest`.
+    """Seconds to wait after this many failures in a row: `first`, then twice as long each time, up to `maximum`.
 
-    The result is multiplied by a factor from `spread`, which `luck` (from 0 to 1) selects. This spreads the
+    The result is multiplied by a factor from `spread`, which `jitter` (from 0 to 1) selects. This spreads the
     retries of clients that failed at the same time.
     """
-    least, most = spread
+    low, high = spread
     doubled = first * 2.0 ** min(max(failures, 1) - 1, 60)
-    return min(doubled, longest) * (least + (most - least) * min(max(luck, 0.0), 1.0))
+    return min(doubled, maximum) * (low + (high - low) * min(max(jitter, 0.0), 1.0))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft
 
 
-def why_no_notice(draft: Draft, group: str, now: datetime, limits: OperatorLimits) -> str:
+def reason_not_notified(draft: Draft, group: str, now: datetime, limits: OperatorLimits) -> str:
     """Return why the group gets no notice, or an empty string if it is enabled."""
     delivery, last_seen_at = draft.delivery(group), draft.last_seen_at(group)
     if delivery is None or last_seen_at is None:
@@ -51,17 +51,19 @@ def disable_if_inactive(draft: Draft, now: datetime, limits: OperatorLimits, gro
         return
     if now >= last_seen_at + limits.quicken(limits.inactivity_timeout):
         draft.put_delivery(delivery._replace(enabled=False), last_seen_at)
-        why = f"no poll for {format_duration(now - last_seen_at)}"
-        draft.record(HistoryEntry(time=now, kind="disabled", by=ENGINE, group=group, reason=why))
+        reason = f"no poll for {format_duration(now - last_seen_at)}"
+        draft.record(HistoryEntry(time=now, kind="disabled", by=ENGINE, group=group, reason=reason))
 
 
-def disable(draft: Draft, now: datetime, limits: OperatorLimits, groups: Iterable[str], by: str, why: str) -> list[str]:
+def disable(
+    draft: Draft, now: datetime, limits: OperatorLimits, groups: Iterable[str], by: str, reason: str
+) -> list[str]:
     """Disable those of the groups that are enabled, and return them."""
     disabled = []
     for group in groups:
         delivery = draft.delivery(group)
         if delivery is not None and delivery.enabled:
             draft.put_delivery(delivery._replace(enabled=False), draft.last_seen_at(group) or now)
-            draft.record(HistoryEntry(time=now, kind="disabled", by=by, group=group, reason=why))
+            draft.record(HistoryEntry(time=now, kind="disabled", by=by, group=group, reason=reason))
             disabled.append(group)
     return disabled

@@ -25,7 +25,7 @@ class EventType(NamedTuple):
     """Minimum notice of an event type, and what the VM loses."""
 
     name: str
-    least_notice: timedelta
+    min_notice: timedelta
     lost: str
     verb: Verb | None = None
     """The fabric's verb, unless the cause names another."""

@@ -68,7 +68,7 @@ class FaultSpec(NamedTuple):
     """Only requests of this VM; empty: of all."""
     method: str = GET
     """Which requests it affects: GET, POST or any."""
-    count: int | None = None  # type: ignore[assignment]  # the word the user types; nobody counts in this tuple
+    count: int | None = None  # type: ignore[assignment]  # the word that the user types; tuple.count is not used here
     """How many requests it affects."""
     duration: timedelta | None = None
     """How long it stays active, on the service's clock. With a count, whichever ends first."""
@@ -80,7 +80,7 @@ class Fault(NamedTuple):
     """An active fault and how often it was applied."""
 
     id: str
-    order: FaultSpec
+    spec: FaultSpec
     by: str
     added_at: datetime
     expires_at: datetime | None = None
@@ -91,8 +91,8 @@ class Fault(NamedTuple):
 
     def fits(self, vm: str, method: str) -> bool:
         """Whether it applies to this request."""
-        wanted = self.order.method in (method, ANY) and method in FAULTS[self.order.kind].methods
-        return wanted and self.order.vm in (vm, "")
+        is_affected = self.spec.method in (method, ANY) and method in FAULTS[self.spec.kind].methods
+        return is_affected and self.spec.vm in (vm, "")
 
     @property
     def is_spent(self) -> bool:
@@ -107,90 +107,90 @@ class Fault(NamedTuple):
         return self._replace(remaining=None if self.remaining is None else self.remaining - 1, hits=self.hits + 1)
 
 
-def fill_in(asked: FaultSpec) -> FaultSpec:
+def fill_in(spec: FaultSpec) -> FaultSpec:
     """Return the request with default values filled in. Raises an error if it is invalid."""
-    kind = FAULTS.get(asked.kind)
+    kind = FAULTS.get(spec.kind)
     if kind is None:
-        raise UnknownFault(name=asked.kind, known=", ".join(FAULTS), hint=nearest(asked.kind, FAULTS))
-    if asked.method not in METHODS:
-        raise BadOption(name="method", value=asked.method, problem=f"choose one of {', '.join(METHODS)}.")
+        raise UnknownFault(name=spec.kind, known=", ".join(FAULTS), hint=nearest(spec.kind, FAULTS))
+    if spec.method not in METHODS:
+        raise BadOption(name="method", value=spec.method, problem=f"choose one of {', '.join(METHODS)}.")
     if not kind.methods:
-        return _at_once(asked)
-    if asked.method not in (*kind.methods, ANY):
-        able = ", ".join(name for name, other in FAULTS.items() if asked.method in other.methods)
-        problem = f"{kind.name} affects only {' and '.join(kind.methods)}. Faults for {asked.method}: {able}."
-        raise BadOption(name="method", value=asked.method, problem=problem)
-    _check_bounds(asked)
-    if asked.delay is not None and kind.delay is None:
+        return _check_immediate(spec)
+    if spec.method not in (*kind.methods, ANY):
+        able = ", ".join(name for name, other in FAULTS.items() if spec.method in other.methods)
+        problem = f"{kind.name} affects only {' and '.join(kind.methods)}. Faults for {spec.method}: {able}."
+        raise BadOption(name="method", value=spec.method, problem=problem)
+    _check_bounds(spec)
+    if spec.delay is not None and kind.delay is None:
         able = ", ".join(name for name, other in FAULTS.items() if other.delay is not None)
         problem = f"{kind.name} has no delay. Faults with a delay: {able}."
-        raise BadOption(name="delay", value=format_exact_duration(asked.delay), problem=problem)
-    return asked._replace(
-        count=1 if asked.count is None and asked.duration is None else asked.count,
-        delay=asked.delay if asked.delay is not None else kind.delay,
+        raise BadOption(name="delay", value=format_exact_duration(spec.delay), problem=problem)
+    return spec._replace(
+        count=1 if spec.count is None and spec.duration is None else spec.count,
+        delay=spec.delay if spec.delay is not None else kind.delay,
     )
 
 
-def _check_bounds(asked: FaultSpec) -> None:
-    if asked.count is not None and not _is_whole(asked.count, 1, MAX_COUNT):
+def _check_bounds(spec: FaultSpec) -> None:
+    if spec.count is not None and not _is_integer(spec.count, 1, MAX_COUNT):
         problem = f"write a whole number from 1 to {MAX_COUNT:,}."
-        raise BadOption(name="count", value=str(asked.count), problem=problem)
-    if asked.duration is not None and not timedelta(0) < asked.duration <= MAX_FAULT_DURATION:
+        raise BadOption(name="count", value=str(spec.count), problem=problem)
+    if spec.duration is not None and not timedelta(0) < spec.duration <= MAX_FAULT_DURATION:
         problem = f"write more than 0s and at most {format_duration(MAX_FAULT_DURATION)}."
-        raise BadOption(name="duration", value=format_exact_duration(asked.duration), problem=problem)
-    if asked.delay is not None and not timedelta(0) < asked.delay <= MAX_DELAY:
+        raise BadOption(name="duration", value=format_exact_duration(spec.duration), problem=problem)
+    if spec.delay is not None and not timedelta(0) < spec.delay <= MAX_DELAY:
         problem = f"write more than 0s and at most {format_duration(MAX_DELAY)}."
-        raise BadOption(name="delay", value=format_exact_duration(asked.delay), problem=problem)
+        raise BadOption(name="delay", value=format_exact_duration(spec.delay), problem=problem)
 
 
-def _is_whole(number: object, least: int, most: int) -> bool:
+def _is_integer(number: object, minimum: int, maximum: int) -> bool:
     """Return whether it is an int in the range. The test kit may pass any type, and True is an int in Python."""
-    return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
+    return isinstance(number, int) and not isinstance(number, bool) and minimum <= number <= maximum
 
 
-def _at_once(asked: FaultSpec) -> FaultSpec:
+def _check_immediate(spec: FaultSpec) -> FaultSpec:
     given = {
-        "method": asked.method if asked.method != GET else None,
-        "count": None if asked.count is None else str(asked.count),
-        "duration": None if asked.duration is None else format_exact_duration(asked.duration),
-        "delay": None if asked.delay is None else format_exact_duration(asked.delay),
+        "method": spec.method if spec.method != GET else None,
+        "count": None if spec.count is None else str(spec.count),
+        "duration": None if spec.duration is None else format_exact_duration(spec.duration),
+        "delay": None if spec.delay is None else format_exact_duration(spec.delay),
     }
     for name, value in given.items():
         if value is not None:
-            problem = f"{asked.kind} takes effect immediately and affects no request. Omit it."
+            problem = f"{spec.kind} takes effect immediately and affects no request. Omit it."
             raise BadOption(name=name, value=value, problem=problem)
-    return asked
+    return spec
 
 
-def describe(order: FaultSpec) -> str:
+def describe(spec: FaultSpec) -> str:
     """Describe a fault in a few words, for history."""
-    parts = [order.kind]
-    if order.method != GET:
-        parts.append(f"on {order.method}")
-    if order.count is not None:
-        parts.append("once" if order.count == 1 else f"{order.count:,} times")
-    if order.duration is not None:
-        parts.append(f"for {format_exact_duration(order.duration)}")
-    if order.delay is not None:
-        parts.append(f"with a delay of {format_exact_duration(order.delay)}")
+    parts = [spec.kind]
+    if spec.method != GET:
+        parts.append(f"on {spec.method}")
+    if spec.count is not None:
+        parts.append("once" if spec.count == 1 else f"{spec.count:,} times")
+    if spec.duration is not None:
+        parts.append(f"for {format_exact_duration(spec.duration)}")
+    if spec.delay is not None:
+        parts.append(f"with a delay of {format_exact_duration(spec.delay)}")
     return " ".join(parts)
 
 
 # --- History of faults -------------------------------------------------------------------------------
 
 
-def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, asked: FaultSpec, by: str) -> Fault:
+def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, spec: FaultSpec, by: str) -> Fault:
     """Add a fault. Only its history row is stored; active faults are in memory."""
-    order = fill_in(asked)
-    vm = draft.fleet.vm(order.vm) if order.vm else None
-    expires_at = None if order.duration is None else now + order.duration
-    fault = Fault(fault_id, order, by, now, expires_at, order.count)
-    draft.record(_entry(draft, HistoryEntry(now, "fault-added", by, reason=f"{fault_id}: {describe(order)}"), fault))
-    if FAULTS[order.kind].methods:
+    spec = fill_in(spec)
+    vm = draft.fleet.vm(spec.vm) if spec.vm else None
+    expires_at = None if spec.duration is None else now + spec.duration
+    fault = Fault(fault_id, spec, by, now, expires_at, spec.count)
+    draft.record(_entry(draft, HistoryEntry(now, "fault-added", by, reason=f"{fault_id}: {describe(spec)}"), fault))
+    if FAULTS[spec.kind].methods:
         return fault
     groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
-    told = sorted(draft.deliveries_among(frozenset(groups)))
-    disabled = enabling.disable(draft, now, limits, told, by, f"fault {fault_id}")
+    groups_enabled = sorted(draft.deliveries_among(frozenset(groups)))
+    disabled = enabling.disable(draft, now, limits, groups_enabled, by, f"fault {fault_id}")
     fault = fault._replace(remaining=0, hits=len(disabled))
     record_expired(draft, now, limits, [fault], by)
     return fault
@@ -209,9 +209,9 @@ def record_expired(draft: Draft, now: datetime, limits: OperatorLimits, faults: 
 
 
 def _summary(fault: Fault) -> str:
-    return f"{fault.id}: {describe(fault.order)}; hits: {fault.hits:,}"
+    return f"{fault.id}: {describe(fault.spec)}; hits: {fault.hits:,}"
 
 
 def _entry(draft: Draft, entry: HistoryEntry, fault: Fault) -> HistoryEntry:
-    vm = draft.fleet.vms.get(fault.order.vm)
+    vm = draft.fleet.vms.get(fault.spec.vm)
     return entry if vm is None else entry._replace(group=vm.group, vms=(vm.name,))

@@ -214,11 +214,11 @@ class Fleet:
                 index.pop(getattr(vm, field), None)
             index.update((getattr(vm, field), vm) for vm in after.values() if getattr(vm, field))
         members = {group.name: group.name for group in change.groups}
-        self._list_anew(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
+        self._rebuild_index(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
         tenants = {host.name: host.name.removesuffix(OWN_HOST_SUFFIX) for host in change.hosts}
-        self._list_anew(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
+        self._rebuild_index(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
 
-    def _list_anew(
+    def _rebuild_index(
         self,
         lists: dict[str, list[str]],
         declared: Mapping[str, object],

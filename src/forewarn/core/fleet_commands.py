@@ -40,7 +40,7 @@ def apply_fleet(
     if touched and not force:
         vms = sorted({name for event in touched for name in event.resources if name in leaving})
         raise VMHasLiveEvent(vms=", ".join(vms), events=", ".join(event.id for event in touched))
-    _refuse_clash_on_arrival(draft, fleet)
+    _check_domain_conflicts(draft, fleet)
     for event in touched:
         operation = history.find_operation(draft, event.operation)
         if operation.status.live:
@@ -70,7 +70,7 @@ def apply_fleet(
     draft.record(HistoryEntry(time=now, kind="fleet-applied", by=by, reason=text))
 
 
-def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
+def _check_domain_conflicts(draft: Draft, fleet: Fleet) -> None:
     """Reject a fleet in which a VM that is being moved would conflict with another on its destination."""
     for host in draft.destinations():
         tenants = [fleet.vms[name] for name in fleet.on_host(host)] if host in fleet.hosts else []

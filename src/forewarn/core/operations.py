@@ -52,7 +52,7 @@ class Cause(NamedTuple):
 
 _TEN_MINUTES = timedelta(minutes=10)
 _ONE_MINUTE = timedelta(minutes=1)
-_AT_ONCE = timedelta(0)
+_NO_TIME = timedelta(0)
 
 CAUSES = {
     row.name: row
@@ -86,7 +86,7 @@ CAUSES = {
             Source.USER,
             "",
             Verb.START,
-            settle=_AT_ONCE,
+            settle=_NO_TIME,
             meaning="A user starts a deallocated VM. There is no event.",
         ),
         Cause(
@@ -133,7 +133,7 @@ CAUSES = {
             "Virtual machine has encountered a failure.",
             None,
             settle=_TEN_MINUTES,
-            notice=_AT_ONCE,
+            notice=_NO_TIME,
             meaning="The host has failed. Its VMs are redeployed or rebooted immediately.",
         ),
         Cause(
@@ -163,7 +163,7 @@ CAUSES = {
             Source.PLATFORM,
             "",
             None,
-            settle=_AT_ONCE,
+            settle=_NO_TIME,
             meaning="The platform recommends moving a Spot VM. The event never starts.",
         ),
         Cause(
@@ -199,7 +199,7 @@ CAUSES = {
     )
 }
 
-AUTO_APPROVE_WORDS = tuple(cause.auto_approve for cause in CAUSES.values() if cause.auto_approve)
+AUTO_APPROVE_VALUES = tuple(cause.auto_approve for cause in CAUSES.values() if cause.auto_approve)
 
 
 def cause_named(name: str) -> Cause:
@@ -230,7 +230,7 @@ class CauseRequest(NamedTuple):
     duration: timedelta | None = None
     """How long the interruption lasts; None: the default of the cause."""
     notice: timedelta | None = None
-    """How long beforehand it is told; None: what the cause says."""
+    """How long before its start the groups are notified; None: the default of the cause."""
     postpone_deadline: datetime | None = None
     """The latest time to which it can be postponed; None: from the settings of the service."""
     overrides: tuple[str, ...] = ()

@@ -26,9 +26,9 @@ UNPLACED = -1
 """Domain of a VM without an assigned one, until `spread_domains` has run."""
 
 
-def spread_hosts(hosts: Sequence[str], wanted: int) -> list[str]:
+def spread_hosts(hosts: Sequence[str], count: int) -> list[str]:
     """Assign hosts to VMs in turn."""
-    return list(islice(cycle(hosts), wanted))
+    return list(islice(cycle(hosts), count))
 
 
 def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
@@ -163,9 +163,9 @@ def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, ope
         if host is None and limits.makes_hosts:
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
-            why = f"{host}: no host in service can take {name}"
+            reason = f"{host}: no host in service can take {name}"
             note = HistoryEntry(
-                now, "spare-host-added", history.ENGINE, operation=operation.id, vms=(name,), reason=why, host=host
+                now, "spare-host-added", history.ENGINE, operation=operation.id, vms=(name,), reason=reason, host=host
             )
             draft.record(note)
         if host is not None:
@@ -205,13 +205,13 @@ def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     return remove_vms(draft, now, gone, "the VM was deleted")
 
 
-def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], why: str) -> list[str]:
+def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], reason: str) -> list[str]:
     """Remove VMs from the fleet."""
     draft.change_fleet(FleetChange(removed=gone, leaving=frozenset(vm.name for vm in gone)))
     for group in {vm.group for vm in gone}:
         if not draft.fleet.members(group):
             draft.forget_delivery(group)
-    return cancel_obsolete(draft, now, gone, why)
+    return cancel_obsolete(draft, now, gone, reason)
 
 
 def _moved(vm: VM, host: str) -> VM:
@@ -219,12 +219,12 @@ def _moved(vm: VM, host: str) -> VM:
     return vm._replace(host=host, configured_host="" if host == configured else configured)
 
 
-def _replace(draft: Draft, now: datetime, vms: list[VM], why: str) -> list[str]:
+def _replace(draft: Draft, now: datetime, vms: list[VM], reason: str) -> list[str]:
     draft.change_fleet(FleetChange(changed=tuple(vms), in_place=True))
-    return cancel_obsolete(draft, now, vms, why)
+    return cancel_obsolete(draft, now, vms, reason)
 
 
-def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
+def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], reason: str) -> list[str]:
     """Cancel pending work that no longer applies to these VMs.
 
     The resources of an event do not change: the event stays while it applies to at least one of its VMs.
@@ -235,19 +235,19 @@ def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], why: str) ->
             if operation.status is not OperationStatus.PENDING or operation.concerns(draft.fleet, vm.name):
                 continue
             touched[operation.id] = None
-            # Permanently: if the VM came back to this host, it would be affected without a notice.
+            # Permanently: if the VM returned to this host, it would be affected without a notice.
             operation = operation._replace(vms=tuple(name for name in operation.vms if name != vm.name))
             draft.put_operation(operation)
             for event in history.events_of(draft, operation):
                 if not any(name in operation.vms for name in event.resources):
-                    history.end_events(draft, now, [event], history.ENGINE, f"{vm.name}: {why}")
-    return [operation_id for operation_id in touched if not _withdraw_if_idle(draft, now, operation_id, why)]
+                    history.end_events(draft, now, [event], history.ENGINE, f"{vm.name}: {reason}")
+    return [operation_id for operation_id in touched if not _cancel_if_idle(draft, now, operation_id, reason)]
 
 
-def _withdraw_if_idle(draft: Draft, now: datetime, operation_id: str, why: str) -> bool:
+def _cancel_if_idle(draft: Draft, now: datetime, operation_id: str, reason: str) -> bool:
     """Cancel an operation that applies to no VM, and return whether it did. Work on a host remains without VMs."""
     operation = history.find_operation(draft, operation_id)
     if CAUSES[operation.cause].target is CauseTarget.HOST or operation.concerned(draft.fleet):
         return False
-    history.cancel(draft, now, operation, history.ENGINE, why)
+    history.cancel(draft, now, operation, history.ENGINE, reason)
     return True

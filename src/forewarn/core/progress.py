@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_time, whole_second_up
+from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, EventStatus, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, CauseTarget, Health, Operation, OperationStatus
@@ -41,7 +41,7 @@ def advance(
         if not _may_start(draft, now, operation, events, together=together):
             return operation
         if _windows_closed(draft, now, operation):
-            return _put_off(draft, now, operation)
+            return _postpone_to_window(draft, now, operation)
         operation = _start(draft, now, limits, operation, events)
     if operation.status is OperationStatus.STARTED and _has_settled(operation, now):
         operation = history.end(draft, now, operation, OperationStatus.DONE, history.ENGINE)
@@ -97,20 +97,20 @@ def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
     )
 
 
-def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
+def _postpone_to_window(draft: Draft, now: datetime, operation: Operation) -> Operation:
     sets = [draft.fleet.group(group).windows for group in _windowed(draft, operation)]
-    moment = whole_second_up(now)
-    until = next_common(sets, moment)
+    start = round_up_to_second(now)
+    until = next_common(sets, start)
     deadline = operation.request.postpone_deadline
     if until is None and deadline is not None and now >= deadline:
-        why = "the maintenance windows no longer overlap, and the postpone deadline has passed"
-        return history.cancel(draft, now, operation, history.ENGINE, why)
-    until = until or moment + WINDOW_RECHECK
+        reason = "the maintenance windows no longer overlap, and the postpone deadline has passed"
+        return history.cancel(draft, now, operation, history.ENGINE, reason)
+    until = until or start + WINDOW_RECHECK
     return postpone_operation(draft, now, operation, until, history.ENGINE, "the maintenance window was closed")
 
 
 def postpone_operation(
-    draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str
+    draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, reason: str
 ) -> Operation:
     """Postpone an operation: all its events that are not approved get the same NotBefore."""
     moved_any = False
@@ -120,10 +120,10 @@ def postpone_operation(
             moved_any = True
             draft.put_event(after)
             moved = f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"
-            history.record_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
-    told = {event.group for event in history.events_of(draft, operation)}
+            history.record_event(draft, now, "postponed", by, after, f"{moved}: {reason}" if reason else moved)
+    notified = {event.group for event in history.events_of(draft, operation)}
     # Without an event that carries the time, the operation must.
-    if not moved_any or any(group not in told for group in _windowed(draft, operation)):
+    if not moved_any or any(group not in notified for group in _windowed(draft, operation)):
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
         draft.put_operation(operation)
     return operation
@@ -136,8 +136,8 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
     bound = operation.host and operation.vms and CAUSES[operation.cause].target is not CauseTarget.HOST
     if bound and not operation.concerned(draft.fleet):
         return history.cancel(draft, now, operation, history.ENGINE, "it no longer applies to its VMs")
-    if operation.request.rollout and (why := skip_reason(draft.fleet, operation.host)):
-        return history.cancel(draft, now, operation, history.ENGINE, why)
+    if operation.request.rollout and (reason := skip_reason(draft.fleet, operation.host)):
+        return history.cancel(draft, now, operation, history.ENGINE, reason)
     if operation.moves_vms or operation.verb is Verb.START:
         operation = placement.choose_destinations(draft, now, limits, operation)
         if operation.verb is Verb.MIGRATE and not operation.moves:
@@ -150,12 +150,12 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
     )
     for event in events:
         draft.put_event(step(event, Trigger.START, now))
-        history.record_event(draft, now, "started", history.ENGINE, event, _why_started(event, now))
+        history.record_event(draft, now, "started", history.ENGINE, event, _start_reason(event, now))
     draft.put_operation(operation)
     return operation
 
 
-def _why_started(event: Event, now: datetime) -> str:
+def _start_reason(event: Event, now: datetime) -> str:
     if event.approved_at is not None:
         return "approved"
     return "no notice" if event.created_at == now else "NotBefore reached"
@@ -181,13 +181,13 @@ def record_executed(
         health=Health.GOOD if by_hand else operation.health,
     )
     draft.put_operation(operation)
-    history.record_operation(draft, now, "executed", by, operation, _what_was_done(operation))
+    history.record_operation(draft, now, "executed", by, operation, _describe_work(operation))
     for other in placement.after_work(draft, now, operation):
         advance(draft, now, limits, other)
     advance(draft, now, limits, operation_id)
 
 
-def _what_was_done(operation: Operation) -> str:
+def _describe_work(operation: Operation) -> str:
     moved = ", ".join(f"{name} to {host}" for name, host in operation.moves)
     return f"{operation.cause}: {moved}" if moved else operation.cause
 
@@ -203,36 +203,42 @@ def mark_done(draft: Draft, now: datetime, limits: OperatorLimits, operation_id:
     return draft.changes.operations[operation_id]
 
 
-def failed(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, why: str) -> Operation:
+def failed(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, reason: str) -> Operation:
     """Fail an operation. Its events end, so that applications can undo their preparations."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
-    history.record_operation(draft, now, "failed", by, operation, why)
-    return history.end(draft, now, operation, OperationStatus.FAILED, by, why)
+    history.record_operation(draft, now, "failed", by, operation, reason)
+    return history.end(draft, now, operation, OperationStatus.FAILED, by, reason)
 
 
-def failed_if_live(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, why: str) -> None:
+def failed_if_live(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, reason: str) -> None:
     """Fail an operation that the fabric reports as failed, unless an operator has ended it already."""
     operation = draft.operation(operation_id)
     if operation is not None and operation.status is OperationStatus.STARTED and operation.executed_at is None:
-        failed(draft, now, limits, operation_id, history.ENGINE, why)
+        failed(draft, now, limits, operation_id, history.ENGINE, reason)
 
 
-def record_health(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, bad: Sequence[str]) -> None:
+def record_health(
+    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, unhealthy: Sequence[str]
+) -> None:
     """Record the health of the VMs after the work."""
     operation = draft.operation(operation_id)
     if operation is None or operation.status is not OperationStatus.STARTED or operation.health is not Health.UNKNOWN:
         return
-    operation = operation._replace(health=Health.BAD if bad else Health.GOOD, reason=_bad_words(bad))
+    operation = operation._replace(
+        health=Health.BAD if unhealthy else Health.GOOD, reason=_describe_unhealthy(unhealthy)
+    )
     draft.put_operation(operation)
-    history.record_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.reason)
+    history.record_operation(
+        draft, now, "unhealthy" if unhealthy else "healthy", history.ENGINE, operation, operation.reason
+    )
     draft.rollouts_to_step[operation.request.rollout] = None
     advance(draft, now, limits, operation_id)
 
 
-def _bad_words(bad: Sequence[str]) -> str:
-    most = 5
-    more = f" and {len(bad) - most} more" if len(bad) > most else ""
-    return f"not healthy in time: {', '.join(bad[:most])}{more}" if bad else ""
+def _describe_unhealthy(unhealthy: Sequence[str]) -> str:
+    shown = 5
+    more = f" and {len(unhealthy) - shown} more" if len(unhealthy) > shown else ""
+    return f"not healthy in time: {', '.join(unhealthy[:shown])}{more}" if unhealthy else ""
 
 
 def _find_started(draft: Draft, operation_id: str) -> Operation:
@@ -247,8 +253,8 @@ def when_due(draft: Draft | ServiceState, operation: Operation) -> datetime | No
     """Return when the operation becomes due without any further request."""
     if operation.status is OperationStatus.PENDING:
         events = history.events_of(draft, operation)
-        moments = [due(event) or (event.not_before if event.type == TERMINATE else None) for event in events]
-        return max((moment for moment in (*moments, operation.holds_until) if moment), default=None)
+        times = [due(event) or (event.not_before if event.type == TERMINATE else None) for event in events]
+        return max((time for time in (*times, operation.holds_until) if time), default=None)
     if operation.status is OperationStatus.STARTED and operation.executed_at is not None:
         return operation.settles_at
     return None

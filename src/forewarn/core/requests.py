@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_duration, format_exact_duration, format_time, whole_second_up
-from forewarn.core.enabling import why_no_notice
+from forewarn.core.durations import format_duration, format_exact_duration, format_time, round_up_to_second
+from forewarn.core.enabling import reason_not_notified
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Event, EventStatus, Source, Trigger, step
 from forewarn.core.fleet import GroupKind
@@ -47,89 +47,92 @@ MAX_FREEZE = timedelta(hours=1)
 
 
 def minimum_notice(event_type: str) -> timedelta:
-    return EVENT_TYPES[event_type].least_notice if event_type else timedelta(0)
+    return EVENT_TYPES[event_type].min_notice if event_type else timedelta(0)
 
 
-def fill_in(asked: CauseRequest, cause: Cause, now: datetime) -> CauseRequest:
+def fill_in(cause_request: CauseRequest, cause: Cause, now: datetime) -> CauseRequest:
     """Return the request with the defaults of the cause filled in. Raises an error if it is invalid."""
-    _check_target(asked, cause)
-    asked = asked._replace(type=_type(asked, cause))
-    for name in asked.overrides:
+    _check_target(cause_request, cause)
+    cause_request = cause_request._replace(type=_type(cause_request, cause))
+    for name in cause_request.overrides:
         if name not in OVERRIDES:
             raise BadOption(
                 name="overrides",
                 value=name,
                 problem=f"unknown override. Overrides: {', '.join(OVERRIDES)}.{nearest(name, OVERRIDES)}",
             )
-    _check_notice(asked, cause)
-    if asked.postpone_deadline is not None:
+    _check_notice(cause_request, cause)
+    if cause_request.postpone_deadline is not None:
         if not cause.routine:
             raise BadOption(
                 name="postpone_deadline",
-                value=format_time(asked.postpone_deadline),
+                value=format_time(cause_request.postpone_deadline),
                 problem=f"{cause.name} cannot be postponed. Omit the deadline.",
             )
         if (
-            asked.postpone_deadline <= now and not asked.rollout
+            cause_request.postpone_deadline <= now and not cause_request.rollout
         ):  # a long rollout may outlast it, and is then not postponed
             raise BadOption(
                 name="postpone_deadline",
-                value=format_time(asked.postpone_deadline),
+                value=format_time(cause_request.postpone_deadline),
                 problem=f"this time has passed. It is {format_time(now)}.",
             )
-    return asked._replace(duration=_duration(asked, cause), overrides=_needed(asked, cause))
+    return cause_request._replace(duration=_duration(cause_request, cause), overrides=_needed(cause_request, cause))
 
 
-def _needed(asked: CauseRequest, cause: Cause) -> tuple[str, ...]:
+def _needed(cause_request: CauseRequest, cause: Cause) -> tuple[str, ...]:
     """Return the overrides that have an effect, so that history records only those."""
-    short = asked.notice is not None and asked.notice < minimum_notice(asked.type)
+    short = cause_request.notice is not None and cause_request.notice < minimum_notice(cause_request.type)
     needed = {"notice": short, "windows": cause.routine}
-    return tuple(name for name in dict.fromkeys(asked.overrides) if needed[name])
+    return tuple(name for name in dict.fromkeys(cause_request.overrides) if needed[name])
 
 
-def _check_target(asked: CauseRequest, cause: Cause) -> None:
+def _check_target(cause_request: CauseRequest, cause: Cause) -> None:
     if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
-        if asked.vms or not asked.host:
+        if cause_request.vms or not cause_request.host:
             raise BadOption(
-                name="host", value=asked.host, problem=f"{cause.name} affects a host. Name one host and no VMs."
+                name="host", value=cause_request.host, problem=f"{cause.name} affects a host. Name one host and no VMs."
             )
-    elif asked.host:
-        raise BadOption(name="host", value=asked.host, problem=f"{cause.name} affects VMs. Name VMs and no host.")
+    elif cause_request.host:
+        raise BadOption(
+            name="host", value=cause_request.host, problem=f"{cause.name} affects VMs. Name VMs and no host."
+        )
 
 
-def _type(asked: CauseRequest, cause: Cause) -> str:
-    if not asked.type:
+def _type(cause_request: CauseRequest, cause: Cause) -> str:
+    if not cause_request.type:
         return cause.types[0] if cause.types else ""
     for known in cause.types:
-        if known.lower() == asked.type.lower():
+        if known.lower() == cause_request.type.lower():
             return known
     types = " or ".join(cause.types)
     problem = f"{cause.name} needs {types}." if types else f"{cause.name} creates no event. Omit the type."
-    raise BadOption(name="type", value=asked.type, problem=problem)
+    raise BadOption(name="type", value=cause_request.type, problem=problem)
 
 
-def _check_notice(asked: CauseRequest, cause: Cause) -> None:
-    if asked.notice is None:
+def _check_notice(cause_request: CauseRequest, cause: Cause) -> None:
+    if cause_request.notice is None:
         return
-    value = format_exact_duration(asked.notice)
-    if cause.notice == timedelta(0) or not asked.type or not EVENT_TYPES[asked.type].starts:
+    value = format_exact_duration(cause_request.notice)
+    if cause.notice == timedelta(0) or not cause_request.type or not EVENT_TYPES[cause_request.type].starts:
         raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Omit it.")
     if cause.verb is Verb.DELETE:
         problem = "a deletion uses the terminate_notice of its scale set. Set it there."
         raise BadOption(name="notice", value=value, problem=problem)
-    least = minimum_notice(asked.type)
-    if asked.notice < least and "notice" not in asked.overrides:
-        problem = f"the minimum for {asked.type} is {format_duration(least)}. Use a longer one, or --override-notice."
+    minimum = minimum_notice(cause_request.type)
+    if cause_request.notice < minimum and "notice" not in cause_request.overrides:
+        bound = f"the minimum for {cause_request.type} is {format_duration(minimum)}"
+        problem = f"{bound}. Use a longer one, or --override-notice."
         raise BadOption(name="notice", value=value, problem=problem)
 
 
-def _duration(asked: CauseRequest, cause: Cause) -> timedelta | None:
-    if asked.type != "Freeze":
-        if asked.duration is not None:
+def _duration(cause_request: CauseRequest, cause: Cause) -> timedelta | None:
+    if cause_request.type != "Freeze":
+        if cause_request.duration is not None:
             problem = "only a Freeze has a duration. Omit it."
-            raise BadOption(name="duration", value=format_exact_duration(asked.duration), problem=problem)
+            raise BadOption(name="duration", value=format_exact_duration(cause_request.duration), problem=problem)
         return None
-    duration = asked.duration if asked.duration is not None else cause.duration
+    duration = cause_request.duration if cause_request.duration is not None else cause.duration
     if duration is not None and not timedelta(seconds=1) <= duration <= MAX_FREEZE:
         problem = f"a Freeze lasts from 1s to {format_duration(MAX_FREEZE)}."
         raise BadOption(name="duration", value=format_exact_duration(duration), problem=problem)
@@ -139,24 +142,24 @@ def _duration(asked: CauseRequest, cause: Cause) -> timedelta | None:
 # --- Current state of the VMs --------------------------------------------------------------------------
 
 
-def check_vms(draft: Draft, limits: OperatorLimits, asked: CauseRequest) -> None:
+def check_vms(draft: Draft, limits: OperatorLimits, cause_request: CauseRequest) -> None:
     """Reject a request that is not possible in the current state of its VMs."""
-    cause = CAUSES[asked.cause]
+    cause = CAUSES[cause_request.cause]
     if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):  # host work does not depend on the state of VMs
         return
-    for vm in (draft.fleet.vm(name) for name in asked.vms):
-        _refuse_state(cause, vm)
-        if asked.type in ("Preempt", "SpotRebalanceRecommendation") and vm.priority != "spot":
+    for vm in (draft.fleet.vm(name) for name in cause_request.vms):
+        _check_state(cause, vm)
+        if cause_request.type in ("Preempt", "SpotRebalanceRecommendation") and vm.priority != "spot":
             raise NotSpot(vm=vm.name, priority=vm.priority)
         if cause.name in ONCE:
-            _refuse_second(draft, vm, cause)
-        if cause.source is Source.USER and asked.type:
-            _refuse_too_many(draft, limits, vm)
+            _check_no_duplicate(draft, vm, cause)
+        if cause.source is Source.USER and cause_request.type:
+            _check_pending_limit(draft, limits, vm)
         if cause.verb is Verb.MIGRATE and not limits.makes_hosts and choose_host(draft, vm) is None:
             raise NoHostAvailable(vm=vm.name)
 
 
-def _refuse_state(cause: Cause, vm: VM) -> None:
+def _check_state(cause: Cause, vm: VM) -> None:
     if cause.verb is Verb.START:
         if not vm.deallocated:
             raise VMRunning(vm=vm.name)
@@ -164,22 +167,22 @@ def _refuse_state(cause: Cause, vm: VM) -> None:
         raise VMDeallocated(vm=vm.name)
 
 
-def _refuse_second(draft: Draft, vm: VM, cause: Cause) -> None:
+def _check_no_duplicate(draft: Draft, vm: VM, cause: Cause) -> None:
     for other in draft.operations_on(vm.name):
         same = other.cause == cause.name or (cause.name in DELETIONS and other.cause in DELETIONS)
         if same:
             raise OperationAlreadyPending(vm=vm.name, cause=other.cause, operation_id=other.id)
 
 
-def _refuse_too_many(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
-    most = limits.max_pending_user_operations
-    if not most:
+def _check_pending_limit(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
+    maximum = limits.max_pending_user_operations
+    if not maximum:
         return
     pending = sum(
         event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in draft.events_of(vm.group)
     )
-    if pending >= most:
-        raise TooManyPendingOperations(group=vm.group, most=most)
+    if pending >= maximum:
+        raise TooManyPendingOperations(group=vm.group, maximum=maximum)
 
 
 # --- Requesting -----------------------------------------------------------------------------------
@@ -189,16 +192,24 @@ MAX_VMS = 1000
 """For more VMs, use a rollout."""
 
 
-def request(draft: Draft, now: datetime, limits: OperatorLimits, asked: CauseRequest, by: str) -> list[Operation]:
+def request(
+    draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, by: str
+) -> list[Operation]:
     """Create the operations of a request, schedule events for enabled groups, and start what need not wait."""
-    cause = cause_named(asked.cause)
-    asked = fill_in(asked, cause, now)
-    parts = _parts(draft.fleet, cause, asked)
-    if asked.cause in placement.HOST_STATES:
-        state = placement.HOST_STATES[asked.cause]
-        placement.set_host_state(draft, asked.host, state)
+    cause = cause_named(cause_request.cause)
+    cause_request = fill_in(cause_request, cause, now)
+    parts = _parts(draft.fleet, cause, cause_request)
+    if cause_request.cause in placement.HOST_STATES:
+        state = placement.HOST_STATES[cause_request.cause]
+        placement.set_host_state(draft, cause_request.host, state)
         draft.record(
-            HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[state], by=by, reason=asked.host, host=asked.host)
+            HistoryEntry(
+                time=now,
+                kind=history.HOST_STATE_KINDS[state],
+                by=by,
+                reason=cause_request.host,
+                host=cause_request.host,
+            )
         )
     operations = []
     for part in parts:
@@ -207,14 +218,14 @@ def request(draft: Draft, now: datetime, limits: OperatorLimits, asked: CauseReq
     return operations
 
 
-def _parts(fleet: Fleet, cause: Cause, asked: CauseRequest) -> list[CauseRequest]:
+def _parts(fleet: Fleet, cause: Cause, cause_request: CauseRequest) -> list[CauseRequest]:
     """Split the request into one for each operation."""
     if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
-        running = tuple(name for name in fleet.on_host(asked.host) if not fleet.vms[name].deallocated)
+        running = tuple(name for name in fleet.on_host(cause_request.host) if not fleet.vms[name].deallocated)
         if cause.target is CauseTarget.HOST:
-            return [asked._replace(vms=running)]
-        return [asked._replace(vms=(name,)) for name in running]
-    names = list(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
+            return [cause_request._replace(vms=running)]
+        return [cause_request._replace(vms=(name,)) for name in running]
+    names = list(dict.fromkeys(fleet.vm(name).name for name in cause_request.vms))
     if not names:
         raise NoVMNamed
     if len(names) > MAX_VMS:
@@ -222,62 +233,68 @@ def _parts(fleet: Fleet, cause: Cause, asked: CauseRequest) -> list[CauseRequest
             count=len(names),
             things="VMs",
             what="request",
-            most=MAX_VMS,
+            maximum=MAX_VMS,
             remedy="Name fewer, or use a rollout over their hosts.",
         )
     if cause.target is CauseTarget.VM:
-        return [asked._replace(vms=(name,)) for name in names]
+        return [cause_request._replace(vms=(name,)) for name in names]
     by_host: dict[str, list[str]] = {}
     for name in names:
         by_host.setdefault(fleet.vm(name).host, []).append(name)
-    return [asked._replace(host=host, vms=tuple(together)) for host, together in by_host.items()]
+    return [cause_request._replace(host=host, vms=tuple(names)) for host, names in by_host.items()]
 
 
-def _begin(draft: Draft, now: datetime, limits: OperatorLimits, asked: CauseRequest, by: str) -> Operation:
-    operation = Operation(id=draft.new_id(), request=asked, vms=asked.vms, requested_by=by, requested_at=now)
+def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, by: str) -> Operation:
+    operation = Operation(
+        id=draft.new_id(), request=cause_request, vms=cause_request.vms, requested_by=by, requested_at=now
+    )
     of_group: dict[str, list[str]] = {}
-    for name in asked.vms:
+    for name in cause_request.vms:
         of_group.setdefault(draft.fleet.vm(name).group, []).append(name)
     not_notified = {}
-    if asked.type:
-        not_notified = {group: why for group in of_group if (why := _why_untold(draft, now, limits, operation, group))}
+    if cause_request.type:
+        not_notified = {
+            group: reason
+            for group in of_group
+            if (reason := _reason_not_notified(draft, now, limits, operation, group))
+        }
     earliest = _earliest(draft.fleet, now, limits, operation, list(of_group))
     events = [
         _event(draft, now, limits, operation, group, tuple(names), earliest)
         for group, names in of_group.items()
-        if group not in not_notified and asked.type
+        if group not in not_notified and cause_request.type
     ]
     operation = operation._replace(
-        request=asked._replace(vms=(), postpone_deadline=_deadline(limits, asked, earliest)),
+        request=cause_request._replace(vms=(), postpone_deadline=_deadline(limits, cause_request, earliest)),
         events=tuple(event.id for event in events),
         not_notified=tuple(not_notified.items()),
         holds_until=_holds_until(draft.fleet, operation, list(not_notified), earliest),
     )
-    history.record_operation(draft, now, "requested", by, operation, _in_words(limits, operation))
-    for group, why in not_notified.items():
-        entry = HistoryEntry(now, "not-notified", history.ENGINE, group=group, operation=operation.id, reason=why)
+    history.record_operation(draft, now, "requested", by, operation, _describe(limits, operation))
+    for group, reason in not_notified.items():
+        entry = HistoryEntry(now, "not-notified", history.ENGINE, group=group, operation=operation.id, reason=reason)
         draft.record(entry._replace(vms=tuple(of_group[group]), host=operation.host))
     for event in events:
-        _tell(draft, now, by, operation, event)
+        _notify(draft, now, by, operation, event)
     draft.put_operation(operation)
     advance(draft, now, limits, operation.id)
     return draft.changes.operations[operation.id]
 
 
-def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Event) -> None:
+def _notify(draft: Draft, now: datetime, by: str, operation: Operation, event: Event) -> None:
     history.record_event(draft, now, "scheduled", by, event, f"NotBefore {format_time(event.not_before)}")
-    word = CAUSES[operation.cause].auto_approve
-    if word and word in draft.fleet.group(event.group).auto_approve:
+    value = CAUSES[operation.cause].auto_approve
+    if value and value in draft.fleet.group(event.group).auto_approve:
         event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
         history.record_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
     draft.put_event(event)
 
 
-def _why_untold(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, group: str) -> str:
+def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, group: str) -> str:
     """Return why the group gets no notice, or an empty string if it gets one."""
     if operation.type == TERMINATE and not has_terminate_notice(draft.fleet.group(group)):
         return f"{group} has no terminate notice"
-    return why_no_notice(draft, group, now, limits)
+    return reason_not_notified(draft, group, now, limits)
 
 
 def has_terminate_notice(group: Group) -> bool:
@@ -287,10 +304,10 @@ def has_terminate_notice(group: Group) -> bool:
 # --- Times --------------------------------------------------------------------------------------------
 
 
-def _notice(limits: OperatorLimits, asked: CauseRequest) -> timedelta:
-    cause = CAUSES[asked.cause]
-    notice = asked.notice if asked.notice is not None else cause.notice
-    return limits.at(asked.speed).quicken(notice if notice is not None else minimum_notice(asked.type))
+def _notice(limits: OperatorLimits, cause_request: CauseRequest) -> timedelta:
+    cause = CAUSES[cause_request.cause]
+    notice = cause_request.notice if cause_request.notice is not None else cause.notice
+    return limits.at(cause_request.speed).quicken(notice if notice is not None else minimum_notice(cause_request.type))
 
 
 def _earliest(fleet: Fleet, now: datetime, limits: OperatorLimits, operation: Operation, groups: list[str]) -> datetime:
@@ -298,10 +315,10 @@ def _earliest(fleet: Fleet, now: datetime, limits: OperatorLimits, operation: Op
     notice = _notice(limits, operation.request)
     if not notice:  # it has already happened, or is a recommendation
         return now.replace(microsecond=0)
-    moment = whole_second_up(now + notice)
+    earliest_start = round_up_to_second(now + notice)
     if not keeps_to_windows(operation):
-        return moment
-    common = next_common([fleet.group(group).windows for group in groups], moment)
+        return earliest_start
+    common = next_common([fleet.group(group).windows for group in groups], earliest_start)
     if common is None:
         windowed = [group for group in groups if fleet.group(group).windows]
         raise NoCommonWindow(groups=", ".join(windowed), host=operation.host)
@@ -317,10 +334,10 @@ def _event(
     names: tuple[str, ...],
     earliest: datetime,
 ) -> Event:
-    cause, asked = CAUSES[operation.cause], operation.request
+    cause, cause_request = CAUSES[operation.cause], operation.request
     terminate_notice = draft.fleet.group(group).terminate_notice
     if operation.type == TERMINATE and terminate_notice is not None:
-        earliest = whole_second_up(now + limits.at(asked.speed).quicken(terminate_notice))
+        earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(terminate_notice))
     return Event(
         id=draft.new_id(),
         operation=operation.id,
@@ -331,41 +348,41 @@ def _event(
         not_before=earliest,
         description=cause.description,
         source=cause.source,
-        duration=asked.duration,
+        duration=cause_request.duration,
         created_at=now,
     )
 
 
-def _holds_until(fleet: Fleet, operation: Operation, untold: list[str], earliest: datetime) -> datetime | None:
+def _holds_until(fleet: Fleet, operation: Operation, not_notified: list[str], earliest: datetime) -> datetime | None:
     """Return when the windows of groups without notice allow the start."""
-    if keeps_to_windows(operation) and any(fleet.group(group).windows for group in untold):
+    if keeps_to_windows(operation) and any(fleet.group(group).windows for group in not_notified):
         return earliest
     return None
 
 
-def _deadline(limits: OperatorLimits, asked: CauseRequest, earliest: datetime) -> datetime | None:
+def _deadline(limits: OperatorLimits, cause_request: CauseRequest, earliest: datetime) -> datetime | None:
     """Return the time up to which the operation may be postponed."""
-    if not CAUSES[asked.cause].routine:
+    if not CAUSES[cause_request.cause].routine:
         return None
-    if asked.postpone_deadline is None:
-        return earliest + limits.at(asked.speed).quicken(limits.max_postponement)
-    if asked.rollout:
-        return max(asked.postpone_deadline, earliest)
-    if asked.postpone_deadline < earliest:
+    if cause_request.postpone_deadline is None:
+        return earliest + limits.at(cause_request.speed).quicken(limits.max_postponement)
+    if cause_request.rollout:
+        return max(cause_request.postpone_deadline, earliest)
+    if cause_request.postpone_deadline < earliest:
         raise BadOption(
             name="postpone_deadline",
-            value=format_time(asked.postpone_deadline),
+            value=format_time(cause_request.postpone_deadline),
             problem=f"the operation cannot start before {format_time(earliest)}. Use a later time.",
         )
-    return asked.postpone_deadline
+    return cause_request.postpone_deadline
 
 
-def _in_words(limits: OperatorLimits, operation: Operation) -> str:
+def _describe(limits: OperatorLimits, operation: Operation) -> str:
     """Describe the request for history: cause, host and overrides."""
-    asked = operation.request
-    words = asked.cause + (f" of {asked.host}" if asked.host else "")
-    if asked.notice is not None:
-        words += f", notice {format_duration(_notice(limits, asked))}"
-    if asked.speed != 1:
-        words += f", {asked.speed:g} times faster"
-    return words + "".join(f"; override: {OVERRIDES[name]}" for name in asked.overrides)
+    cause_request = operation.request
+    text = cause_request.cause + (f" of {cause_request.host}" if cause_request.host else "")
+    if cause_request.notice is not None:
+        text += f", notice {format_duration(_notice(limits, cause_request))}"
+    if cause_request.speed != 1:
+        text += f", {cause_request.speed:g} times faster"
+    return text + "".join(f"; override: {OVERRIDES[name]}" for name in cause_request.overrides)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
-from forewarn.core.durations import format_duration, whole_second_up
+from forewarn.core.durations import format_duration, round_up_to_second
 from forewarn.core.operations import CAUSES, CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.requests import fill_in, minimum_notice, request
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching, skip_reason
@@ -111,13 +111,13 @@ class PlannedHost:
 
     def can_start(self, scheduled_at: datetime, notice: timedelta) -> bool:
         """Return whether the windows of its groups overlap."""
-        return not self._windows or next_common(self._windows, whole_second_up(scheduled_at + notice)) is not None
+        return not self._windows or next_common(self._windows, round_up_to_second(scheduled_at + notice)) is not None
 
     def start(self, scheduled_at: datetime, notice: timedelta) -> datetime:
         """Return the start: immediately without notices and windows, otherwise after the notice and in the windows."""
         if not self._has_notice and not self._windows:
             return scheduled_at
-        earliest = whole_second_up(scheduled_at + notice)
+        earliest = round_up_to_second(scheduled_at + notice)
         return (next_common(self._windows, earliest) or earliest) if self._windows else earliest
 
 
@@ -156,7 +156,7 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
             count=len(patterns),
             things="patterns",
             what="rollout",
-            most=MAX_PATTERNS,
+            maximum=MAX_PATTERNS,
             remedy="Use fewer, wider patterns.",
         )
     names = fleet.host_names()
@@ -166,7 +166,7 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
     hosts = matching(names, patterns)
     if len(hosts) > MAX_HOSTS:
         raise LimitExceeded(
-            count=len(hosts), things="hosts", what="rollout", most=MAX_HOSTS, remedy="Use a narrower pattern."
+            count=len(hosts), things="hosts", what="rollout", maximum=MAX_HOSTS, remedy="Use a narrower pattern."
         )
     for other in draft.live_rollouts():
         if shared := sorted({*hosts} & {*other.hosts}):

@@ -201,9 +201,9 @@ class ServiceState:
             return Document(group, "", len(events), events, enabled=False)
         return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
 
-    def record_seen(self, moments: Mapping[str, datetime]) -> None:
+    def record_seen(self, times: Mapping[str, datetime]) -> None:
         """Record polls in memory. They are written to the store later."""
-        self.last_seen.update(moments)
+        self.last_seen.update(times)
 
     def forget_responses(self, before: datetime) -> None:
         """Forget responses to idempotency keys that have expired."""
@@ -214,7 +214,7 @@ class ServiceState:
         for operation in changes.operations.values():
             known = self.operations.get(operation.id)
             for vm in known.vms if known is not None and known.vms != operation.vms else ():
-                _list(self._on_vm, vm, operation.id, wanted=False)  # it may no longer apply to some
+                _list(self._on_vm, vm, operation.id, listed=False)  # it may no longer apply to some
             if operation.status.live:
                 self.operations[operation.id] = operation
             else:
@@ -242,8 +242,8 @@ class ServiceState:
                 self.last_seen.pop(group, None)
             else:
                 self.deliveries[group] = delivery
-        for group, moment in changes.last_seen.items():
-            self.last_seen[group] = max(moment, self.last_seen.get(group, moment))  # it may have polled since
+        for group, time in changes.last_seen.items():
+            self.last_seen[group] = max(time, self.last_seen.get(group, time))  # it may have polled since
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
@@ -269,9 +269,9 @@ def is_moving_vms(operation: Operation) -> bool:
     return operation.status.live and operation.executed_at is None
 
 
-def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool) -> None:
+def _list(lists: dict[str, dict[str, None]], key: str, member: str, listed: bool) -> None:
     """Add a member to an index or remove it. Empty lists are deleted."""
-    if wanted:
+    if listed:
         lists.setdefault(key, {})[member] = None
     elif key in lists:
         lists[key].pop(member, None)

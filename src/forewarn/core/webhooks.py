@@ -217,12 +217,12 @@ def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: We
             f"write {MIN_SECRET_LENGTH} to {MAX_SECRET_LENGTH} characters on one line, or omit it to get a random one."
         )
         raise BadOption(name="secret", value="…", problem=problem)
-    _check_wishes(draft, webhook)
+    _check_filter(draft, webhook)
     if draft.webhook(webhook.name) is not None:
         raise WebhookExists(name=webhook.name)
     if (count := len(draft.webhooks()) + 1) > MAX_WEBHOOKS:
         remedy = "Remove one, or let one receiver forward to others."
-        raise LimitExceeded(count=count, things="webhooks", what="service", most=MAX_WEBHOOKS, remedy=remedy)
+        raise LimitExceeded(count=count, things="webhooks", what="service", maximum=MAX_WEBHOOKS, remedy=remedy)
     # Not the whole URL, because paths of webhooks often contain secrets.
     origin = f"{parts.scheme}://{parts.netloc}"
     draft.record(HistoryEntry(time=now, kind="webhook-added", by=by, reason=f"{webhook.name}: {origin}"))
@@ -231,13 +231,13 @@ def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: We
     return added
 
 
-def _check_wishes(draft: Draft, webhook: Webhook) -> None:
+def _check_filter(draft: Draft, webhook: Webhook) -> None:
     for kind in webhook.kinds:
         if problem := check_kind(kind):
             raise BadOption(name="kinds", value=kind, problem=problem)
     if (count := len(webhook.groups)) > MAX_WEBHOOK_GROUPS:
         remedy = "Omit the groups to get all rows."
-        raise LimitExceeded(count=count, things="groups", what="webhook", most=MAX_WEBHOOK_GROUPS, remedy=remedy)
+        raise LimitExceeded(count=count, things="groups", what="webhook", maximum=MAX_WEBHOOK_GROUPS, remedy=remedy)
     for group in webhook.groups:
         draft.fleet.known_group(group)
 
@@ -322,7 +322,7 @@ class WebhookRetryPolicy(NamedTuple):
     def delay_seconds(self, attempts: int, jitter: float) -> float:
         """Return the delay after this many attempts: exponential, with jitter selected by `jitter` (0 to 1)."""
         spread = (1.0, 1.0 + _JITTER)
-        return backoff_seconds(attempts, self.retry_seconds, _MAX_DELAY_SECONDS, spread=spread, luck=jitter)
+        return backoff_seconds(attempts, self.retry_seconds, _MAX_DELAY_SECONDS, spread=spread, jitter=jitter)
 
 
 class Attempt(NamedTuple):

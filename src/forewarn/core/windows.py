@@ -32,13 +32,13 @@ _DAY_NUMBERS = {name: number for names in (_SHORT_DAYS, _DAYS) for number, name 
 _DAILY = "daily"
 
 _START = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
-_LONGEST = timedelta(days=7)
+_MAX_DURATION = timedelta(days=7)
 
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
 _NOT_IANA = re.compile(r"(posix|right)/.*|localtime|posixrules")
 """Files in the time zone database that are not time zones. Their meaning depends on the machine."""
 
-_FOR_GOOD = timedelta(days=400)
+_ALWAYS_OPEN_AFTER = timedelta(days=400)
 """Windows without a gap for this long never close: the period includes all clock changes."""
 
 
@@ -49,7 +49,7 @@ class Window(NamedTuple):
     """Days on which it starts (Monday is 0), sorted and unique."""
     start_minutes: int
     """Start in minutes after midnight, local time."""
-    length: timedelta
+    duration: timedelta
     zone: str
     """IANA name of the time zone."""
 
@@ -63,9 +63,9 @@ def parse_window(text: str) -> Window:
     Fleet files, the command line and the API use this format. Raises ValueError with the wrong part and a hint.
     """
     words = text.split()
-    days, start, length, zone, *rest = [*words, *[""] * (4 - len(words))]
+    days, start, duration, zone, *rest = [*words, *[""] * (4 - len(words))]
     try:
-        window = Window(_parse_days(days), _parse_start(start), _parse_length(length), zone or "UTC")
+        window = Window(_parse_days(days), _parse_start(start), _parse_duration(duration), zone or "UTC")
         if zone[:1].isdigit():
             raise ValueError(f"{_quoted(zone)} is not a time zone. Write the duration as one word, like 1h30m.")
         _zone(window.zone)
@@ -82,7 +82,7 @@ def parse_window(text: str) -> Window:
 def format_window(window: Window) -> str:
     """Format a window as `parse_window` reads it. Equal windows have equal text."""
     hours, minutes = divmod(window.start_minutes, 60)
-    return f"{_format_days(window.days)} {hours:02}:{minutes:02} {format_duration(window.length)} {window.zone}"
+    return f"{_format_days(window.days)} {hours:02}:{minutes:02} {format_duration(window.duration)} {window.zone}"
 
 
 def _parse_days(text: str) -> tuple[int, ...]:
@@ -138,18 +138,18 @@ def _parse_start(text: str) -> int:
     return int(match[1]) * 60 + int(match[2])
 
 
-def _parse_length(text: str) -> timedelta:
+def _parse_duration(text: str) -> timedelta:
     if not text:
         raise ValueError("the duration is missing.")
     try:
-        length = parse_duration(text)
+        duration = parse_duration(text)
     except BadDuration:
         raise ValueError(f"{_quoted(text)} is not a duration. Write it like 90m, 4h or 1h30m.") from None
-    if not timedelta(0) < length <= _LONGEST:
+    if not timedelta(0) < duration <= _MAX_DURATION:
         raise ValueError(f"the duration is {_quoted(text)}. Write more than 0 and at most 7d.")
-    if length.microseconds:
+    if duration.microseconds:
         raise ValueError(f"the duration is {_quoted(text)}. Write whole seconds, like 90s.")
-    return length
+    return duration
 
 
 @cache
@@ -186,29 +186,29 @@ def _quoted(text: str) -> str:
 # --- Open times -----------------------------------------------------------------------------------
 
 
-def is_open(windows: Sequence[Window], moment: datetime) -> bool:
+def is_open(windows: Sequence[Window], at: datetime) -> bool:
     """Return whether the windows are open at this time (UTC). The end of a window is exclusive."""
-    return next_open(windows, moment) == moment
+    return next_open(windows, at) == at
 
 
-def next_open(windows: Sequence[Window], moment: datetime) -> datetime:
-    """Return the first time from `moment` on at which the windows are open."""
+def next_open(windows: Sequence[Window], start: datetime) -> datetime:
+    """Return the first time from `start` on at which the windows are open."""
     if not windows:
-        return moment
-    return max(moment, min(next(_openings(window, moment)).start for window in windows))
+        return start
+    return max(start, min(next(_openings(window, start)).start for window in windows))
 
 
 def next_common(
-    sets: Iterable[Sequence[Window]], moment: datetime, horizon: timedelta = timedelta(days=36)
+    sets: Iterable[Sequence[Window]], start: datetime, horizon: timedelta = timedelta(days=36)
 ) -> datetime | None:
-    """Return the first time from `moment` on at which the windows of all groups are open.
+    """Return the first time from `start` on at which the windows of all groups are open.
 
     None if there is none up to and including the horizon.
     """
     # Groups often have the same windows, so skip duplicates.
-    streams = [_all_openings(windows, moment) for windows in {tuple(windows) for windows in sets} if windows]
+    streams = [_all_openings(windows, start) for windows in {tuple(windows) for windows in sets} if windows]
     heads = [next(stream) for stream in streams]
-    candidate, last = moment, moment + horizon
+    candidate, last = start, start + horizon
     # Each iteration moves to a later opening, so the loop ends.
     while candidate <= last:
         for position, stream in enumerate(streams):
@@ -221,19 +221,19 @@ def next_common(
     return None
 
 
-def closes_at(windows: Sequence[Window], moment: datetime) -> datetime | None:
+def closes_at(windows: Sequence[Window], at: datetime) -> datetime | None:
     """Return when the windows that are open at this time close. Overlapping and adjacent windows count as one.
 
     None if they are not open, or never close.
     """
-    end = moment
-    for opening in _all_openings(windows, moment):
+    end = at
+    for opening in _all_openings(windows, at):
         if opening.start > end:
             break
         end = max(end, opening.end)
-        if end - moment > _FOR_GOOD:
+        if end - at > _ALWAYS_OPEN_AFTER:
             return None
-    return end if end > moment else None
+    return end if end > at else None
 
 
 class _Opening(NamedTuple):
@@ -243,20 +243,20 @@ class _Opening(NamedTuple):
     end: datetime
 
 
-def _all_openings(windows: Iterable[Window], moment: datetime) -> Iterator[_Opening]:
+def _all_openings(windows: Iterable[Window], after: datetime) -> Iterator[_Opening]:
     """Openings of several windows that end after this time, ordered by start."""
-    return merge(*(_openings(window, moment) for window in windows))
+    return merge(*(_openings(window, after) for window in windows))
 
 
-def _openings(window: Window, moment: datetime) -> Iterator[_Opening]:
+def _openings(window: Window, after: datetime) -> Iterator[_Opening]:
     """Openings of a window that end after this time, in order. The iterator is endless."""
     if not window.days:
         raise ValueError("A maintenance window without days never opens. Name at least one day.")
     # One day earlier, because in time zones behind UTC, Sunday evening is Monday in UTC.
-    first = (moment - window.length).toordinal() - 1
+    first = (after - window.duration).toordinal() - 1
     for monday in count(first - (first - 1) % 7, 7):  # day 1 of the calendar is a Monday
         for opening in _openings_of_week(window, monday):
-            if opening.end > moment:
+            if opening.end > after:
                 yield opening
 
 
@@ -269,4 +269,4 @@ def _openings_of_week(window: Window, monday: int) -> tuple[_Opening, ...]:
     clock = time(*divmod(window.start_minutes, 60), tzinfo=_zone(window.zone))
     # Convert to UTC before adding the duration, because local time may jump.
     starts = [datetime.combine(date.fromordinal(monday + day), clock).astimezone(UTC) for day in window.days]
-    return tuple(_Opening(start, start + window.length) for start in starts)
+    return tuple(_Opening(start, start + window.duration) for start in starts)

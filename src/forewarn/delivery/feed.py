@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
-from forewarn.errors import HistoryExpired, ServiceStopping, StoreFailed, TooManyReaders, UnknownHistoryRow
+from forewarn.errors import HistoryExpired, ServiceStopping, StoreFailed, TooManyFeedClients, UnknownHistoryRow
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Feed:
         if self.stopping:
             raise ServiceStopping
         if len(self.readers) >= MAX_READERS:
-            raise TooManyReaders(most=MAX_READERS)
+            raise TooManyFeedClients(maximum=MAX_READERS)
         position = await self._position(after)
         return FeedSubscriber(self, groups, kinds, position, is_authorized, tenant=tenant)
 
@@ -214,13 +214,13 @@ class FeedSubscriber:
         """Wake the reader if it wants one of the new rows; otherwise only move its position."""
         if not self._waiting:
             return
-        if wake or any(map(self._wants, entries)):
+        if wake or any(map(self._matches, entries)):
             self._waiting = False
             self._wake.set()
         else:
             self._position = entries[-1].sequence
 
-    def _wants(self, entry: HistoryEntry) -> bool:
+    def _matches(self, entry: HistoryEntry) -> bool:
         return (not self._groups or entry.group in self._groups) and (not self._kinds or entry.kind in self._kinds)
 
     async def _wait(self) -> bool:
@@ -245,15 +245,15 @@ class FeedSubscriber:
             return await self._read_page()
         page = [tail[index] for index in range(begin, min(begin + PAGE_ROWS, len(tail)))]
         self._position = page[-1].sequence
-        return list(filter(self._wants, page))
+        return list(filter(self._matches, page))
 
     async def _read_page(self) -> list[HistoryEntry]:
         begin, end = self._position, min(self._position + PAGE_ROWS, self._feed.records.newest)
-        wanted = HistoryFilter(
+        filters = HistoryFilter(
             groups=tuple(self._groups), kinds=tuple(self._kinds), after=begin, before=end + 1, limit=PAGE_ROWS
         )
         try:
-            page = await self._feed.records.history(wanted)
+            page = await self._feed.records.history(filters)
             # Checked afterwards: rows that exist now also existed during the read.
             complete = await self._feed.records.oldest() <= begin + 1
         except StoreFailed:

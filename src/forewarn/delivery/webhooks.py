@@ -57,7 +57,7 @@ class WebhookSender:
     ) -> None:
         self.outbox = outbox
         self.writing: Webhook | None = None
-        """The webhook that this sender is writing. It tells its own commit from a new webhook of the same name."""
+        """The webhook that this sender is writing. So its own commit differs from a new webhook of the same name."""
         self._engine = engine
         self._outbound = outbound
         self._source = source

@@ -64,7 +64,7 @@ class Faults:
             raise FaultsNotAllowed
         if (count := len(self.list()) + 1) > faults.MAX_FAULTS:
             remedy = "Clear some, or use one fault for all VMs."
-            raise LimitExceeded(count=count, things="faults", what="service", most=faults.MAX_FAULTS, remedy=remedy)
+            raise LimitExceeded(count=count, things="faults", what="service", maximum=faults.MAX_FAULTS, remedy=remedy)
         spec = faults.fill_in(spec)
         if spec.vm:
             self._engine.fleet.vm(spec.vm)
@@ -78,7 +78,7 @@ class Faults:
 
     def activate(self, fault: Fault) -> None:
         """Activate a fault that was added. A fault with an immediate effect is already spent."""
-        self.hits[fault.order.kind] += fault.hits
+        self.hits[fault.spec.kind] += fault.hits
         if not fault.is_spent:
             self._add_active({fault.id: fault})
 
@@ -97,8 +97,8 @@ class Faults:
         if fault_id is not None and fault_id not in self._active:
             hint = nearest(fault_id, self._active) or " List them with: forewarn fault list"
             raise UnknownResource(what="fault", name=fault_id, hint=hint)
-        wanted = list(self._active) if fault_id is None else [fault_id]
-        cleared = {each: self._active.pop(each) for each in wanted}
+        ids = list(self._active) if fault_id is None else [fault_id]
+        cleared = {each: self._active.pop(each) for each in ids}
         try:
             await self._engine.execute(faults.record_cleared, list(cleared.values()), by)
         except ForewarnError:  # not written, so they stay active
@@ -118,7 +118,7 @@ class Faults:
         self._remember_document(group)
         self._drop_expired()
         for fault in self._active.values():
-            if fault.fits(vm, method) and (fault.order.kind != "stale" or self.previous_document(group) is not None):
+            if fault.fits(vm, method) and (fault.spec.kind != "stale" or self.previous_document(group) is not None):
                 return fault
         return None
 
@@ -129,7 +129,7 @@ class Faults:
         if fault is None:
             return False
         fault = fault.hit()
-        self.hits[fault.order.kind] += 1
+        self.hits[fault.spec.kind] += 1
         if fault.is_spent:
             del self._active[fault_id]
             self._record_expired([fault])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCAN_ROWS = 20_000
-"""Number of history rows that one read scans at most."""
+"""Maximum number of history rows that one read scans."""
 
 
 class StoredRecords:
@@ -61,9 +61,9 @@ class StoredRecords:
         """Return the events whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
         return await self._read(self._records.events_by_prefix, start, group)
 
-    async def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+    async def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
         """Return events, each with its position."""
-        return await self._read(self._records.events, wanted)
+        return await self._read(self._records.events, filters)
 
     async def operation(self, operation_id: str) -> Operation | None:
         """Return an operation, active or ended."""
@@ -73,34 +73,34 @@ class StoredRecords:
         """Return the operations whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
         return await self._read(self._records.operations_by_prefix, start)
 
-    async def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+    async def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
         """Return operations, each with its position."""
-        return await self._read(self._records.operations, wanted)
+        return await self._read(self._records.operations, filters)
 
     async def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         """Return the rollouts whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
         return await self._read(self._records.rollouts_by_prefix, start)
 
-    async def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+    async def rollouts(self, filters: ListFilter) -> list[tuple[int, Rollout]]:
         """Return rollouts, each with its position."""
-        return await self._read(self._records.rollouts, wanted)
+        return await self._read(self._records.rollouts, filters)
 
     async def stored_response(self, key: str) -> StoredResponse | None:
         """Return the stored response of an idempotency key, with its body."""
         return await self._read(self._records.stored_response, key)
 
-    async def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+    async def history(self, filters: HistoryFilter) -> list[HistoryEntry]:
         """Return history rows. Scans a part at a time, so that a search for rare rows does not block other reads."""
-        if wanted.operation:  # has an index
-            return await self._read(self._records.history, wanted)
+        if filters.operation:  # has an index
+            return await self._read(self._records.history, filters)
         last = self.newest + 1
-        first = max(wanted.after + 1, await self.oldest())
-        end = min(wanted.before or last, last)
+        first = max(filters.after + 1, await self.oldest())
+        end = min(filters.before or last, last)
         found: list[HistoryEntry] = []
-        for begin in _scan_starts(first, end, newest=wanted.newest):
-            part = wanted._replace(after=begin - 1, before=min(begin + SCAN_ROWS, end))
-            found += await self._read(self._records.history, part._replace(limit=wanted.limit - len(found)))
-            if len(found) >= wanted.limit:
+        for begin in _scan_starts(first, end, newest=filters.newest):
+            part = filters._replace(after=begin - 1, before=min(begin + SCAN_ROWS, end))
+            found += await self._read(self._records.history, part._replace(limit=filters.limit - len(found)))
+            if len(found) >= filters.limit:
                 break
         return found
 

@@ -58,10 +58,10 @@ class OrderFolder:
         """Return the result. Call only when it is not running: the exit code is written before the lock is released."""
         try:
             with self._errors.open("rb") as errors:
-                text = last_line(errors)
+                line = last_line(errors)
         except FileNotFoundError:
-            text = ""
-        return WorkResult(self._child.exit_code(), text)
+            line = ""
+        return WorkResult(self._child.exit_code(), line)
 
     def start_program(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Write the order to disk, start the program, and return its process.
@@ -117,21 +117,21 @@ _EXPECTED = (
 class OperatorProgram:
     """The operator's program."""
 
-    def __init__(self, words: Sequence[str], inspect_seconds: float) -> None:
-        if not words:
+    def __init__(self, command: Sequence[str], inspect_seconds: float) -> None:
+        if not command:
             raise Invalid(problem="the command fabric needs a program. Name an executable file.")
-        self._words = tuple(words)
+        self._command = tuple(command)
         self._inspect_seconds = inspect_seconds
         self._inspections = asyncio.Semaphore(_INSPECTIONS_AT_ONCE)
 
     def __str__(self) -> str:
-        return self._words[0]
+        return self._command[0]
 
     def command_line(self, verb: str) -> list[str]:
         """Return the command line. Raises Unavailable if the program cannot be started, because that can be fixed."""
-        path = shutil.which(self._words[0])
+        path = shutil.which(self._command[0])
         if path is None:
-            exists = Path(self._words[0]).exists()
+            exists = Path(self._command[0]).exists()
             wrong = f"{self} is not executable" if exists else f"the program {self} does not exist"
             right = f"Run: chmod +x {self}" if exists else "Install it, or name another program"
             raise Unavailable(problem=f"{wrong}. {right}")
@@ -140,21 +140,21 @@ class OperatorProgram:
             wrong = f"{self} begins with #!{interpreter!r}, which is not executable"
             raise Unavailable(problem=f"{wrong}. Install the interpreter, or correct the first line of the program")
         # The full path, so that the shell executes the file that was checked.
-        return [str(Path(path).absolute()), *self._words[1:], verb]
+        return [str(Path(path).absolute()), *self._command[1:], verb]
 
     async def inspect(self, vm: str) -> MachineState:
         """Return the state that the program reports. Programs without inspect count as running."""
         async with self._inspections:
             try:
-                code, output, error_line = await self._run_inspect({"verb": "inspect", "vm": vm})
+                code, stdout, error_line = await self._run_inspect({"verb": "inspect", "vm": vm})
             except OSError as error:
                 raise Unavailable(problem=f"cannot run {self} inspect ({error})") from error
         if code == os.EX_USAGE:
             return MachineState(vm, running=True, boots=1)
-        machine = _read_machine(vm, output) if code == 0 else None
+        machine = _read_machine(vm, stdout) if code == 0 else None
         if machine is None:
             found = (
-                f"wrote {_printable(output)!r}"
+                f"wrote {_printable(stdout)!r}"
                 if code == 0
                 else f"exited with code {code}: {error_line or '(no output)'}"
             )
@@ -164,11 +164,11 @@ class OperatorProgram:
     async def _run_inspect(self, request: dict[str, str]) -> tuple[int, bytes, str]:
         """Run `inspect`. Uses files instead of pipes, so that the program cannot block the service."""
         command = self.command_line("inspect")
-        with TemporaryFile() as request_file, TemporaryFile() as output, TemporaryFile() as errors:
-            request_file.write(json.dumps(request).encode() + b"\n")
-            request_file.seek(0)
+        with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
+            stdin.write(json.dumps(request).encode() + b"\n")
+            stdin.seek(0)
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=request_file, stdout=output, stderr=errors, start_new_session=True
+                *command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
             )
             try:
                 async with asyncio.timeout(self._inspect_seconds):
@@ -181,8 +181,8 @@ class OperatorProgram:
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
-            output.seek(0)
-            return code, output.read(_READ_BACK_BYTES), last_line(errors)
+            stdout.seek(0)
+            return code, stdout.read(_READ_BACK_BYTES), last_line(stderr)
 
 
 def last_line(file: IO[bytes]) -> str:
@@ -209,9 +209,9 @@ def _interpreter(path: str) -> str:
     return os.fsdecode(first[2:].strip(b" \t\n").replace(b"\t", b" ").split(b" ")[0]) if first[:2] == b"#!" else ""
 
 
-def _read_machine(vm: str, output: bytes) -> MachineState | None:
+def _read_machine(vm: str, stdout: bytes) -> MachineState | None:
     try:
-        found = json.loads(output)
+        found = json.loads(stdout)
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict):
@@ -392,6 +392,6 @@ def _failure(name: str, end: WorkResult) -> Unavailable | WorkFailed:
         return Unavailable(problem=f"{name} was killed and left no exit code; it runs again with 'again' set to true")
     last_line = end.last_line or "no error output"
     if end.code == os.EX_TEMPFAIL:
-        return Unavailable(problem=f"{name} asked to be retried later: {last_line}")
+        return Unavailable(problem=f"{name} requested a retry: {last_line}")
     by_signal = f" (signal {end.code - 128})" if 128 < end.code < 128 + signal.NSIG else ""
     return WorkFailed(problem=f"{name} exited with code {end.code}{by_signal}: {last_line}")

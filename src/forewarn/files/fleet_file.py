@@ -8,7 +8,7 @@ from sys import intern
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, own_host
-from forewarn.core.operations import AUTO_APPROVE_WORDS
+from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
 from forewarn.errors import nearest
@@ -49,18 +49,18 @@ _LAST_PORT = 65535
 
 def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
     """Yield the VMs of one [[vm]]. Domains that are not given stay UNPLACED."""
-    entry.refuse_unknown(_KEYS)
+    entry.reject_unknown(_KEYS)
     _check_set_keys(entry)
     group = _declared(entry, groups, entry.text("group"), "group") if "group" in entry else None
-    first = entry.whole_number("first", 0, 0, _LARGEST_FIRST)
-    numbers = range(first, first + entry.whole_number("count", 1, 1, _LARGEST_COUNT))
+    first = entry.integer("first", 0, 0, _LARGEST_FIRST)
+    numbers = range(first, first + entry.integer("count", 1, 1, _LARGEST_COUNT))
     names = _numbered(entry, "name", _name_pattern(entry, group), numbers)
     if group is None:
-        _refuse_group_names(entry, names, groups)
+        _check_group_names(entry, names, groups)
     update_domain = _given_domain(entry, "update_domain", group.update_domains if group else 1)
     fault_domain = _given_domain(entry, "fault_domain", group.fault_domains if group else 1)
     # Interned, because each [[vm]] has its own copy of these strings.
-    priority = intern(entry.word("priority", _PRIORITIES, _PRIORITIES[0]))
+    priority = intern(entry.choice("priority", _PRIORITIES, _PRIORITIES[0]))
     size = intern(entry.text("size"))
     zone = intern(entry.text("zone"))
     tags = entry.text_table("tags")
@@ -83,29 +83,29 @@ def check_name(entry: TomlTable, key: str, name: str) -> None:
     """Reject an invalid name of a VM, group or host."""
     if "{n}" in name:
         problem = "{n} is the number of a VM in a set. Write a name without it"
-        raise entry.wrong(f"{problem}, or add count.", key)
+        raise entry.error(f"{problem}, or add count.", key)
     if not _NAME.fullmatch(name) or not name.isprintable():
         problem = f"{name!r} is not a valid name. Write 1 to 80 characters"
         without = """without white space, control characters and / \\ " ' < > | : * ? # & %"""
-        raise entry.wrong(f"{problem}, {without}.", key)
+        raise entry.error(f"{problem}, {without}.", key)
 
 
 def _check_set_keys(entry: TomlTable) -> None:
     if "count" not in entry:
         for key, remedy in _SET_KEYS.items():
             if key in entry:
-                raise entry.wrong(f"Needs count, because it is for a set of VMs. Add count, or {remedy}.", key)
+                raise entry.error(f"Needs count, because it is for a set of VMs. Add count, or {remedy}.", key)
     elif "address" in entry:
-        raise entry.wrong('A set needs a range. Write addresses = "10.0.0.4-10.0.0.103".', "address")
+        raise entry.error('A set needs a range. Write addresses = "10.0.0.4-10.0.0.103".', "address")
     if "host" in entry and "hosts" in entry:
-        raise entry.wrong("Write host (one for all VMs) or hosts (assigned in turn), not both.", "hosts")
+        raise entry.error("Write host (one for all VMs) or hosts (assigned in turn), not both.", "hosts")
 
 
 def _declared(entry: TomlTable, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
     found = declared.get(name)
     if found is None:
         table = key.removesuffix("s")
-        raise entry.wrong(f"No [[{table}]] is named {name!r}.{nearest(name, declared)}", key, *deeper)
+        raise entry.error(f"No [[{table}]] is named {name!r}.{nearest(name, declared)}", key, *deeper)
     return found
 
 
@@ -117,7 +117,7 @@ def _name_pattern(entry: TomlTable, group: Group | None) -> str:
         return _cloud_service_pattern(entry)
     name = entry.required_text("name", 'Write it like name = "web-0", or for a set name = "web-{n}".')
     if "count" in entry and "{n}" not in name:
-        raise entry.wrong('The names of a set need {n} where the number goes, like "web-{n}".', "name")
+        raise entry.error('The names of a set need {n} where the number goes, like "web-{n}".', "name")
     return name
 
 
@@ -125,12 +125,12 @@ def _scale_set_pattern(entry: TomlTable, scale_set: str) -> str:
     if "count" in entry:
         if entry.text("name", scale_set) != scale_set:
             problem = f"Omit it. The VMs of this scale set are named {scale_set}_0, {scale_set}_1 and so on."
-            raise entry.wrong(problem, "name")
+            raise entry.error(problem, "name")
         return scale_set + "_{n}"
     name = entry.required_text("name", f'Write it like name = "{scale_set}_0".')
     stem, _, number = name.rpartition("_")
     if stem != scale_set or not _NUMBER.fullmatch(number):
-        raise entry.wrong(f"In this scale set a VM is named {scale_set}_0, {scale_set}_1 and so on.", "name")
+        raise entry.error(f"In this scale set a VM is named {scale_set}_0, {scale_set}_1 and so on.", "name")
     return name
 
 
@@ -139,12 +139,12 @@ def _cloud_service_pattern(entry: TomlTable) -> str:
         remedy = 'Write only the role, like "Worker". Its VMs are named Worker_IN_0, Worker_IN_1 and so on.'
         role = entry.required_text("name", remedy)
         if not role or "{n}" in role:
-            raise entry.wrong(remedy, "name")
+            raise entry.error(remedy, "name")
         return role + "_IN_{n}"
     name = entry.required_text("name", 'Write it like name = "Worker_IN_0".')
     role, _, number = name.rpartition("_IN_")
     if not role or not _NUMBER.fullmatch(number):
-        raise entry.wrong("In a cloud service a VM is named after its role, like Worker_IN_0.", "name")
+        raise entry.error("In a cloud service a VM is named after its role, like Worker_IN_0.", "name")
     return name
 
 
@@ -158,12 +158,12 @@ def _numbered(entry: TomlTable, key: str, pattern: str, numbers: Sequence[int]) 
     return numbered
 
 
-def _refuse_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
+def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
     """Reject VMs without a group that have the name of a group. Such a VM is a group with its own name."""
     for name in names:
         if name in groups:
             problem = f'{name!r} is also the name of a group. Write group = "{name}", or choose another name.'
-            raise entry.wrong(problem, "name")
+            raise entry.error(problem, "name")
 
 
 def _hostnames(entry: TomlTable, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
@@ -184,13 +184,13 @@ def _base36(number: int) -> str:
 
 def _given_domain(entry: TomlTable, key: str, count: int) -> int:
     reason = f", because the group has {count}" if count > 1 else ", because there is only one"
-    return entry.whole_number(key, UNPLACED, 0, count - 1, reason)
+    return entry.integer(key, UNPLACED, 0, count - 1, reason)
 
 
 def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
     if group and "auto_approve" in entry:
-        raise entry.wrong(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
-    return entry.words("auto_approve", AUTO_APPROVE_WORDS)
+        raise entry.error(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
+    return entry.choices("auto_approve", AUTO_APPROVE_VALUES)
 
 
 def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
@@ -200,13 +200,13 @@ def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str])
         given = enumerate(entry.texts("hosts"))
         hosts = [_declared(entry, declared, name, "hosts", index).name for index, name in given]
         if not hosts:
-            raise entry.wrong("Name at least one host, or omit it.", "hosts")
+            raise entry.error("Name at least one host, or omit it.", "hosts")
         return spread_hosts(hosts, len(names))
     own_hosts = [own_host(name) for name in names]
     for name, host in zip(names, own_hosts, strict=True):
         if host in declared:
             problem = f"Without it {name!r} gets its own host {host!r}, but a [[host]] has this name."
-            raise entry.wrong(f"{problem} Write host, or rename the [[host]].", "host")
+            raise entry.error(f"{problem} Write host, or rename the [[host]].", "host")
     return own_hosts
 
 
@@ -219,9 +219,9 @@ def _addresses(entry: TomlTable, count: int) -> list[str]:
     available = int(last) - int(first) + 1
     if first.version != last.version or available < 1:
         problem = f"{first} to {last} is not a range. Write two IPv4 or two IPv6 addresses, the lower one first."
-        raise entry.wrong(problem, "addresses")
+        raise entry.error(problem, "addresses")
     if available < count:
-        raise entry.wrong(f"The range has {available} addresses, but {count} VMs need {count}.", "addresses")
+        raise entry.error(f"The range has {available} addresses, but {count} VMs need {count}.", "addresses")
     return [str(type(first)(number)) for number in range(int(first), int(first) + count)]
 
 
@@ -242,7 +242,7 @@ def _usable(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
         network = ip_network(text)
     except ValueError:
         problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros after the prefix."
-        raise entry.wrong(problem, "addresses") from None
+        raise entry.error(problem, "addresses") from None
     if network.num_addresses <= 2:  # point-to-point link or single address: all are usable
         return _unmapped(network[0]), _unmapped(network[-1])
     return _unmapped(network[1]), _unmapped(network[-2 if network.version == 4 else -1])
@@ -256,7 +256,7 @@ def _address(entry: TomlTable, key: str, text: str) -> _Address:
     # An address with a zone (fe80::1%eth0) means different callers on different interfaces.
     if address is None or "%" in text:
         problem = f"{text!r} is not an address. Write it like 10.0.0.4 or fd00::4."
-        raise entry.wrong(problem, key)
+        raise entry.error(problem, key)
     return _unmapped(address)
 
 
@@ -271,16 +271,16 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
     parts = _LISTEN.fullmatch(entry.text("listen"))
     if parts is None:
         problem = 'Must be an address and a port, like "127.0.0.1:9000" or "[::1]:9000"'
-        raise entry.wrong(f'{problem}; in a set, "127.0.0.1:9000-9099".', "listen")
+        raise entry.error(f'{problem}; in a set, "127.0.0.1:9000-9099".', "listen")
     address = _address(entry, "listen", parts[1] or parts[2])
     host = f"[{address}]" if address.version == 6 else str(address)
     if parts[4] and "count" not in entry:
-        raise entry.wrong("A range of ports needs count. Add count, or write one port.", "listen")
+        raise entry.error("A range of ports needs count. Add count, or write one port.", "listen")
     first, last = int(parts[3]), int(parts[4] or _LAST_PORT)
     if not 1 <= first <= last <= _LAST_PORT:
-        raise entry.wrong(f"Must be ports from 1 to {_LAST_PORT}, the lower one first.", "listen")
+        raise entry.error(f"Must be ports from 1 to {_LAST_PORT}, the lower one first.", "listen")
     if last - first + 1 < count:
-        raise entry.wrong(f"The range has {last - first + 1} ports, but {count} VMs need {count}.", "listen")
+        raise entry.error(f"The range has {last - first + 1} ports, but {count} VMs need {count}.", "listen")
     return [f"{host}:{port}" for port in range(first, first + count)]
 
 
@@ -299,7 +299,7 @@ _DEFAULT_DOMAINS = {
     GroupKind.SCALE_SET: (5, 5),
 }
 """Default numbers of update and fault domains."""
-_MOST_DOMAINS = (100, 10)
+_MAX_DOMAINS = (100, 10)
 
 
 def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
@@ -318,14 +318,14 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
         declared = list(read_vms(entry, groups, hosts))
         for vm in declared:
             if vm.name in there.vms:
-                raise entry.wrong(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")
+                raise entry.error(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")
         vms += declared
         entries += [entry] * len(declared)
     if not vms:
-        raise file.wrong("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
-    _refuse_doubles(vms, entries)
-    _refuse_company(vms, entries, groups)
-    _refuse_clash(vms, entries)
+        raise file.error("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
+    _check_unique(vms, entries)
+    _check_group_membership(vms, entries, groups)
+    _check_domains(vms, entries)
     return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
 
@@ -334,10 +334,10 @@ def _read_tables(file: TomlFile) -> dict[str, list[TomlTable]]:
     for table, rows in document.items():
         if table not in _TABLES:
             problem = f"Unknown table. Tables: {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
-            raise file.wrong(problem, table, (table,))
+            raise file.error(problem, table, (table,))
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             problem = f"Must be written [[{table}]] with double brackets, once for each {table}."
-            raise file.wrong(problem, table, (table,))
+            raise file.error(problem, table, (table,))
     return {
         table: [TomlTable(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
         for table in _TABLES
@@ -353,26 +353,26 @@ def _read_declared(entries: Iterable[TomlTable], read: Callable[[TomlTable, str]
         check_name(entry, "name", name)
         if name in declared:
             line = firsts[name].line("name")
-            raise entry.wrong(f"{name!r} is already used on line {line}. Names must be unique.", "name")
+            raise entry.error(f"{name!r} is already used on line {line}. Names must be unique.", "name")
         firsts[name] = entry
         declared[name] = read(entry, name)
     return declared
 
 
 def _read_group(entry: TomlTable, name: str) -> Group:
-    entry.refuse_unknown(_GROUP_KEYS)
+    entry.reject_unknown(_GROUP_KEYS)
     entry.required_text("kind", f"Write one of {', '.join(_KINDS)}.")
-    kind = entry.word("kind", _KINDS, "")
+    kind = entry.choice("kind", _KINDS, "")
     update_domains, fault_domains = _DEFAULT_DOMAINS[GroupKind(kind)]
     alone = kind == GroupKind.STANDALONE
-    most_update, most_fault = (1, 1) if alone else _MOST_DOMAINS
+    max_update, max_fault = (1, 1) if alone else _MAX_DOMAINS
     reason = ", because a standalone group has one VM" if alone else ""
     return Group(
         name,
         kind,
-        entry.whole_number("update_domains", update_domains, 1, most_update, reason),
-        entry.whole_number("fault_domains", fault_domains, 1, most_fault, reason),
-        entry.words("auto_approve", AUTO_APPROVE_WORDS),
+        entry.integer("update_domains", update_domains, 1, max_update, reason),
+        entry.integer("fault_domains", fault_domains, 1, max_fault, reason),
+        entry.choices("auto_approve", AUTO_APPROVE_VALUES),
         _terminate_notice(entry, kind),
         _windows(entry),
     )
@@ -382,13 +382,13 @@ def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" not in entry:
         return None
     if kind != GroupKind.SCALE_SET:
-        raise entry.wrong(
+        raise entry.error(
             f"Only a scale set has a terminate notice. The kind of this group is {kind!r}.", "terminate_notice"
         )
     try:
         return parse_terminate_notice(entry.text("terminate_notice"))
     except ValueError as error:
-        raise entry.wrong(str(error), "terminate_notice") from None
+        raise entry.error(str(error), "terminate_notice") from None
 
 
 def _windows(entry: TomlTable) -> tuple[Window, ...]:
@@ -397,16 +397,16 @@ def _windows(entry: TomlTable) -> tuple[Window, ...]:
         try:
             windows.append(parse_window(text))
         except ValueError as error:
-            raise entry.wrong(str(error), "windows", index) from None
+            raise entry.error(str(error), "windows", index) from None
     return tuple(dict.fromkeys(windows))
 
 
 def _read_host(entry: TomlTable, name: str) -> Host:
-    entry.refuse_unknown(_HOST_KEYS)
+    entry.reject_unknown(_HOST_KEYS)
     return Host(name)
 
 
-def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
+def _check_unique(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """Reject VMs with the same name, address or listener."""
     for field in ("name", "address", "listen"):
         holders: dict[str, int] = {}
@@ -417,10 +417,10 @@ def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
                 key = "addresses" if field == "address" and "count" in entries[position] else field
                 holder = f'vm "{vms[other].name}" (line {entries[other].line()})'
                 problem = f"{value!r} is already used by {holder}. It must be unique."
-                raise entries[position].wrong(problem, key)
+                raise entries[position].error(problem, key)
 
 
-def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
     """Reject a second VM in a standalone group."""
     held: dict[str, str] = {}
     for vm, entry in zip(vms, entries, strict=True):
@@ -430,10 +430,10 @@ def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Map
         first = held.setdefault(vm.group, vm.name)
         if first != vm.name:
             problem = f'Standalone group {vm.group!r} already has its VM "{first}". Omit group.'
-            raise entry.wrong(problem, "group")
+            raise entry.error(problem, "group")
 
 
-def _refuse_clash(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
+def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """Reject a host with two update domains of a group."""
     clash = find_clash(vms)
     if clash is not None:
@@ -442,4 +442,4 @@ def _refuse_clash(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
             f"Host {held.host!r} already holds update domain {held.update_domain} of group {held.group!r}, "
             f'with vm "{held.name}". A host holds at most one. Write {held.update_domain}, or another host.'
         )
-        raise entries[clash[1]].wrong(problem, "update_domain")
+        raise entries[clash[1]].error(problem, "update_domain")

@@ -44,10 +44,10 @@ _FAULT_KEY_OF = {"method": "on", "duration": "for"}
 
 _EXPECT_LIKE = '{ type = "Reboot", status = "Scheduled" }'
 _FAULT_LIKE = '{ kind = "500", count = 3 }'
-_MOST_STEPS = 1000
-_MOST_VMS = 1000
-_MOST_DOMAINS = 100
-_LONGEST_DURATION = 3600
+_MAX_STEPS = 1000
+_MAX_VMS = 1000
+_MAX_DOMAINS = 100
+_MAX_DURATION = 3600
 _NO_DURATION = -2
 _STATUSES = (EventStatus.SCHEDULED.value, EventStatus.STARTED.value)
 
@@ -56,25 +56,27 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     """Parse a scenario. `source` is the name of the file in error messages."""
     file = TomlFile(text, source, BadScenario)
     document = file.load()
-    whole = TomlTable(file, "", None, document)
-    whole.refuse_unknown(FILE_KEYS)
+    file_table = TomlTable(file, "", None, document)
+    file_table.reject_unknown(FILE_KEYS)
     rows = document.get("step", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise whole.wrong("Must be written [[step]] with double brackets, once for each step.", "step")
+        raise file_table.error("Must be written [[step]] with double brackets, once for each step.", "step")
     if not rows:
-        raise whole.wrong('A scenario needs at least one [[step]], like do = "restart".', "step")
-    if len(rows) > _MOST_STEPS:
-        raise whole.wrong(f"Too many steps: {len(rows)}. The maximum is {_MOST_STEPS}.", "step")
-    needs = _read_needs(whole.inner("needs", "[needs]"))
+        raise file_table.error('A scenario needs at least one [[step]], like do = "restart".', "step")
+    if len(rows) > _MAX_STEPS:
+        raise file_table.error(f"Too many steps: {len(rows)}. The maximum is {_MAX_STEPS}.", "step")
+    needs = _read_needs(file_table.inner("needs", "[needs]"))
     steps = [_read_step(TomlTable(file, "step", index, row), needs) for index, row in enumerate(rows)]
-    _refuse_early(file, rows, steps)
+    _check_order(file, rows, steps)
     return Scenario(
         name=name,
-        title=_shown(whole, "title", whole.required_text("title", 'Write it like title = "A user restarts the VM".')),
-        description=_shown(whole, "about", whole.text("about")),
-        source=_shown(whole, "source", whole.text("source")),
+        title=_shown(
+            file_table, "title", file_table.required_text("title", 'Write it like title = "A user restarts the VM".')
+        ),
+        description=_shown(file_table, "about", file_table.text("about")),
+        source=_shown(file_table, "source", file_table.text("source")),
         needs=needs,
-        fleet=_fleet(whole),
+        fleet=_fleet(file_table),
         steps=tuple(steps),
     )
 
@@ -82,50 +84,50 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
 def _shown(entry: TomlTable, key: str, text: str) -> str:
     """Return a text for terminals. Control characters are rejected."""
     if not text.replace("\n", "").isprintable():
-        raise entry.wrong("Contains control characters. Write plain text.", key)
+        raise entry.error("Contains control characters. Write plain text.", key)
     return text
 
 
-def _fleet(whole: TomlTable) -> str:
+def _fleet(file_table: TomlTable) -> str:
     """Return the text of the fleet, after validation."""
-    text = whole.text("fleet")
+    text = file_table.text("fleet")
     if text:
         try:
             parse_fleet(text, "")
         except BadFleet as error:
             problem = f"In its line {error.fields['line']}: {error.fields['key']}: {error.fields['problem']}"
-            raise whole.wrong(problem, "fleet") from None
+            raise file_table.error(problem, "fleet") from None
     return text
 
 
 def _read_needs(entry: TomlTable) -> Needs:
-    entry.refuse_unknown(NEEDS_KEYS)
+    entry.reject_unknown(NEEDS_KEYS)
     return Needs(
-        vms=entry.whole_number("vms", 1, 1, _MOST_VMS),
-        group=_word(entry, "group", GroupKind) or "",
-        priority=_word(entry, "priority", ("regular", "spot")) or "",
-        update_domains=entry.whole_number("update_domains", 0, 1, _MOST_DOMAINS),
+        vms=entry.integer("vms", 1, 1, _MAX_VMS),
+        group=_choice(entry, "group", GroupKind) or "",
+        priority=_choice(entry, "priority", ("regular", "spot")) or "",
+        update_domains=entry.integer("update_domains", 0, 1, _MAX_DOMAINS),
         terminate_notice=bool(entry.flag("terminate_notice")),
     )
 
 
-def _word(entry: TomlTable, key: str, words: Iterable[str]) -> str | None:
+def _choice(entry: TomlTable, key: str, allowed: Iterable[str]) -> str | None:
     """Return one of these values, or None if the key is missing."""
-    return entry.word(key, [str(word) for word in words], "") if key in entry else None
+    return entry.choice(key, [str(value) for value in allowed], "") if key in entry else None
 
 
 def _read_step(entry: TomlTable, needs: Needs) -> ScenarioStep:
-    entry.refuse_unknown(STEP_KEYS)
+    entry.reject_unknown(STEP_KEYS)
     kinds = [key for key in KINDS_OF_STEP if key in entry]
     if len(kinds) > 1:
-        raise entry.wrong(
+        raise entry.error(
             f"A step has only one of {', '.join(KINDS_OF_STEP)}. This step also has {kinds[0]}.", kinds[1]
         )
     if not kinds and "expect" not in entry:
-        raise entry.wrong(f"The step is empty. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
+        raise entry.error(f"The step is empty. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
     kind = kinds[0] if kinds else ""
-    do = _word(entry, "do", ACTIONS) or ""
-    until = _word(entry, "until", WaitCondition)
+    do = _choice(entry, "do", ACTIONS) or ""
+    until = _choice(entry, "until", WaitCondition)
     return ScenarioStep(
         do=do,
         options=_read_options(entry, do, needs),
@@ -140,17 +142,17 @@ def _read_step(entry: TomlTable, needs: Needs) -> ScenarioStep:
 
 def _read_within(entry: TomlTable, kind: str) -> timedelta:
     if "within" in entry and kind != "until":
-        raise entry.wrong("Is only for steps with until. Omit it, or add until.", "within")
+        raise entry.error("Is only for steps with until. Omit it, or add until.", "within")
     if kind == "until" and "within" not in entry:
-        raise entry.wrong('Is missing. Write the maximum time to wait, like within = "15m".', "within")
+        raise entry.error('Is missing. Write the maximum time to wait, like within = "15m".', "within")
     return _positive(entry, "within") or ScenarioStep().within
 
 
 def _positive(entry: TomlTable, key: str) -> timedelta | None:
-    length = entry.length(key)
-    if length is not None and not length:
-        raise entry.wrong("Must be longer than 0s, like 15m.", key)
-    return length
+    duration = entry.duration(key)
+    if duration is not None and not duration:
+        raise entry.error("Must be longer than 0s, like 15m.", key)
+    return duration
 
 
 def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
@@ -158,85 +160,85 @@ def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
     for key in OPTION_KEYS:
         if key in entry and key not in allowed:
             takes = f"Options of do = {do!r}: {', '.join(allowed)}." if do else "It is only for steps with do."
-            raise entry.wrong(f"Is not allowed here. {takes}", key)
+            raise entry.error(f"Is not allowed here. {takes}", key)
     if do == "postpone" and "by" not in entry:
-        raise entry.wrong('Is missing. Write by how much to postpone, like by = "30m".', "by")
+        raise entry.error('Is missing. Write by how much to postpone, like by = "30m".', "by")
     types = {name.lower(): name for name in EVENT_TYPES}
-    asked = entry.text("type")
-    if asked and asked.lower() not in types:
-        raise entry.wrong(f"{asked!r} is not one of {', '.join(EVENT_TYPES)}.{nearest(asked, EVENT_TYPES)}", "type")
+    event_type = entry.text("type")
+    if event_type and event_type.lower() not in types:
+        raise entry.error(
+            f"{event_type!r} is not one of {', '.join(EVENT_TYPES)}.{nearest(event_type, EVENT_TYPES)}", "type"
+        )
     return StepOptions(
         vms=_read_places(entry, needs),
-        type=types.get(asked.lower(), ""),
-        duration=entry.length("duration"),
-        notice=entry.length("notice"),
-        overrides=entry.words("overrides", OVERRIDES),
-        budget=entry.whole_number("budget", 1, 1, 1000) if "budget" in entry else None,
-        pause=entry.length("pause"),
+        type=types.get(event_type.lower(), ""),
+        duration=entry.duration("duration"),
+        notice=entry.duration("notice"),
+        overrides=entry.choices("overrides", OVERRIDES),
+        budget=entry.integer("budget", 1, 1, 1000) if "budget" in entry else None,
+        pause=entry.duration("pause"),
         by=_positive(entry, "by"),
     )
 
 
 def _read_places(entry: TomlTable, needs: Needs) -> tuple[int, ...]:
     """Return the positions of VMs, counted from 1."""
-    places = entry.whole_numbers("vms", 1, needs.vms, f", because needs.vms is {needs.vms}")
+    places = entry.integers("vms", 1, needs.vms, f", because needs.vms is {needs.vms}")
     if "vms" in entry and not places:
-        raise entry.wrong("Name at least one VM, like [1], or omit it for all VMs.", "vms")
+        raise entry.error("Name at least one VM, like [1], or omit it for all VMs.", "vms")
     return tuple(dict.fromkeys(places))
 
 
 def _read_fault(entry: TomlTable) -> FaultSpec:
-    entry.refuse_unknown(FAULT_KEYS)
+    entry.reject_unknown(FAULT_KEYS)
     kind = entry.required_text("kind", f"Write one of {', '.join(faults.FAULTS)}.")
     order = FaultSpec(
         kind,
         method=entry.text("on", faults.GET),
-        count=entry.whole_number("count", 1, 1, faults.MAX_COUNT) if "count" in entry else None,
-        duration=entry.length("for"),
-        delay=entry.length("delay"),
+        count=entry.integer("count", 1, 1, faults.MAX_COUNT) if "count" in entry else None,
+        duration=entry.duration("for"),
+        delay=entry.duration("delay"),
     )
     try:
         return faults.fill_in(order)
     except BadOption as error:
         field = str(error.fields["name"])
         key = _FAULT_KEY_OF.get(field, field)
-        raise entry.wrong(f"Invalid {key} {error.fields['value']!r}: {error.fields['problem']}", key) from None
+        raise entry.error(f"Invalid {key} {error.fields['value']!r}: {error.fields['problem']}", key) from None
     except Invalid as error:
-        raise entry.wrong(str(error), "kind") from None
+        raise entry.error(str(error), "kind") from None
 
 
 def _read_expectation(entry: TomlTable) -> Expectation:
     if "told" in entry:
-        raise entry.wrong("It is now called 'notified'.", "told")
-    entry.refuse_unknown(EXPECT_KEYS)
-    duration = entry.whole_number("duration", _NO_DURATION, -1, _LONGEST_DURATION)
-    after = _word(entry, "vm", ExpectedVMState)
+        raise entry.error("It is now called 'notified'.", "told")
+    entry.reject_unknown(EXPECT_KEYS)
+    duration = entry.integer("duration", _NO_DURATION, -1, _MAX_DURATION)
+    after = _choice(entry, "vm", ExpectedVMState)
     expectation = Expectation(
-        type=_word(entry, "type", EVENT_TYPES),
-        status=_word(entry, "status", _STATUSES),
-        source=_word(entry, "source", Source),
+        type=_choice(entry, "type", EVENT_TYPES),
+        status=_choice(entry, "status", _STATUSES),
+        source=_choice(entry, "source", Source),
         description=entry.text("description") if "description" in entry else None,
         duration=None if duration == _NO_DURATION else duration,
-        notice=entry.length("notice"),
-        vms=entry.whole_number("vms", 1, 1, _MOST_VMS) if "vms" in entry else None,
+        notice=entry.duration("notice"),
+        vms=entry.integer("vms", 1, 1, _MAX_VMS) if "vms" in entry else None,
         notified=entry.flag("notified"),
         vm=ExpectedVMState(after) if after else None,
-        domains_at_once=entry.whole_number("domains_at_once", 1, 1, _MOST_DOMAINS)
-        if "domains_at_once" in entry
-        else None,
+        domains_at_once=entry.integer("domains_at_once", 1, 1, _MAX_DOMAINS) if "domains_at_once" in entry else None,
     )
     if expectation == Expectation():
-        raise entry.wrong(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
+        raise entry.error(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
     if expectation.notified is False and expectation.about_event:
-        raise entry.wrong(
+        raise entry.error(
             "With notified = false there is no event. Omit type, status, notice and the like.", "notified"
         )
     if expectation.notice is not None and expectation.status == EventStatus.STARTED:
-        raise entry.wrong('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
+        raise entry.error('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
     return expectation
 
 
-def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[ScenarioStep]) -> None:
+def _check_order(file: TomlFile, rows: list[dict[str, object]], steps: list[ScenarioStep]) -> None:
     """Reject steps that need events before the first step that causes one."""
     for index, step in enumerate(steps):
         if step.do and step.do not in ("approve", "cancel", "postpone", "return-host"):
@@ -245,4 +247,4 @@ def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[Sce
         if step.until is not None or step.do or needs_event:
             key = "until" if step.until is not None else "do" if step.do else "expect"
             problem = 'No earlier step does anything. Add a step like do = "restart" first.'
-            raise TomlTable(file, "step", index, rows[index]).wrong(problem, key)
+            raise TomlTable(file, "step", index, rows[index]).error(problem, key)

@@ -37,33 +37,33 @@ def line_of(text: str, path: KeyPath) -> int:
 class _LineFinder:
     """Finds the position of a key in TOML text."""
 
-    def __init__(self, text: str, wanted: KeyPath) -> None:
+    def __init__(self, text: str, path: KeyPath) -> None:
         self._text = text
-        self._wanted = wanted
-        self._at = 0
+        self._path = path
+        self._position = 0
         self._matched = 0
-        self._found_at = 0
+        self._found_position = 0
 
     def find(self) -> int:
         """Return the position of the longest matching prefix of the path."""
         table: KeyPath = ()
         arrays: dict[KeyPath, int] = {}
-        self._take(_BLANK)
-        while self._matched < len(self._wanted) and self._at < len(self._text):
-            if self._text[self._at] == "[":
+        self._read(_BLANK)
+        while self._matched < len(self._path) and self._position < len(self._text):
+            if self._text[self._position] == "[":
                 table = self._header(arrays)
             else:
                 self._pair(table)
-            self._take(_BLANK)
-        return self._found_at
+            self._read(_BLANK)
+        return self._found_position
 
     def _header(self, arrays: dict[KeyPath, int]) -> KeyPath:
         """Skip `[table]` or `[[table]]`. `arrays` has the last index of each array of tables."""
-        start = self._at
+        start = self._position
         brackets = 2 if self._text.startswith("[[", start) else 1
-        self._at += brackets
+        self._position += brackets
         *parents, last = self._dotted_key()
-        self._at += brackets
+        self._position += brackets
         path: KeyPath = ()
         for key in parents:
             path = (*path, key)
@@ -78,70 +78,70 @@ class _LineFinder:
 
     def _pair(self, table: KeyPath) -> None:
         """Skip `key = value`."""
-        start = self._at
+        start = self._position
         path = (*table, *self._dotted_key())
-        self._at += len("=")
+        self._position += len("=")
         self._note(path, start)
-        self._take(_SPACE)
+        self._read(_SPACE)
         self._value(path)
 
     def _dotted_key(self) -> list[str]:
         keys = []
         more = True
         while more:
-            self._take(_SPACE)
-            key = self._take(_KEY)
+            self._read(_SPACE)
+            key = self._read(_KEY)
             keys.append(key if key[0] not in "\"'" else str(tomllib.loads(f"key = {key}")["key"]))
-            self._take(_SPACE)
-            more = self._text.startswith(".", self._at)
-            self._at += more
+            self._read(_SPACE)
+            more = self._text.startswith(".", self._position)
+            self._position += more
         return keys
 
     def _value(self, path: KeyPath) -> None:
-        # Only containers on the wanted path are searched, so deep nesting elsewhere is no problem.
-        if self._text[self._at] in "[{" and path == self._wanted[: len(path)]:
+        # Only containers on the path are searched, so deep nesting elsewhere is no problem.
+        if self._text[self._position] in "[{" and path == self._path[: len(path)]:
             self._container(path)
         else:
-            self._step_over()
+            self._skip_value()
 
     def _container(self, path: KeyPath) -> None:
         """Search an array or an inline table."""
-        is_array = self._text[self._at] == "["
-        self._at += 1
-        self._take(_BLANK)
+        is_array = self._text[self._position] == "["
+        self._position += 1
+        self._read(_BLANK)
         index = 0
-        while self._text[self._at] not in "]}":
+        while self._text[self._position] not in "]}":
             if is_array:
-                self._note((*path, index), self._at)
+                self._note((*path, index), self._position)
                 self._value((*path, index))
                 index += 1
             else:
                 self._pair(path)
-            self._take(_BLANK)
-        self._at += 1
+            self._read(_BLANK)
+        self._position += 1
 
-    def _step_over(self) -> None:
+    def _skip_value(self) -> None:
         depth = 0
-        while piece := self._take(_PIECE):
+        while piece := self._read(_PIECE):
             depth += (piece in "[{") - (piece in "]}")
             if depth == 0:
                 break
-            self._take(_BLANK)
+            self._read(_BLANK)
 
-    def _take(self, pattern: re.Pattern[str]) -> str:
-        match = pattern.match(self._text, self._at)
-        taken = match[0] if match else ""
-        self._at += len(taken)
-        return taken
+    def _read(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self._text, self._position)
+        found = match[0] if match else ""
+        self._position += len(found)
+        return found
 
     def _note(self, path: KeyPath, at: int) -> None:
         shared = 0
-        for here, there in zip(path, self._wanted, strict=False):
+        for here, there in zip(path, self._path, strict=False):
             if here != there:
                 break
             shared += 1
         if shared > self._matched:
-            self._matched, self._found_at = shared, at
+            self._matched, self._found_position = shared, at
 
 
 # --- Typed tables -------------------------------------------------------------------------------
@@ -152,11 +152,11 @@ class TomlFile(NamedTuple):
 
     text: str
     source: str
-    error: type[BadAgentConfig | BadFleet | BadScenario] = BadFleet
+    error_type: type[BadAgentConfig | BadFleet | BadScenario] = BadFleet
 
-    def wrong(self, problem: str, key: str, path: KeyPath) -> BadAgentConfig | BadFleet | BadScenario:
+    def error(self, problem: str, key: str, path: KeyPath) -> BadAgentConfig | BadFleet | BadScenario:
         """Return the error for the value at `path`."""
-        return self.error(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
+        return self.error_type(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
 
     def load(self) -> dict[str, Any]:
         """Parse the file."""
@@ -167,11 +167,11 @@ class TomlFile(NamedTuple):
             found = re.match(r"line (\d+), (column \d+)", where)
             last_line = self.text.count("\n", 0, len(self.text.rstrip())) + 1
             line, place = (int(found[1]), found[2]) if found else (last_line, "the end of the file")
-            raise self.error(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
+            raise self.error_type(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
         except (RecursionError, ValueError) as error:
             # Limits of tomllib, which does not report the position.
             problem = "A value is nested too deeply or has too many digits."
-            raise self.error(source=self.source, line=1, key="TOML", problem=problem) from error
+            raise self.error_type(source=self.source, line=1, key="TOML", problem=problem) from error
 
 
 class TomlTable:
@@ -204,10 +204,10 @@ class TomlTable:
         """Return a nested table; `like` is an example for the error message."""
         values = self._values.get(key, {})
         if not isinstance(values, dict):
-            raise self.wrong(f"Must be a table like {like}, not {_type_word(values)}.", key)
+            raise self.error(f"Must be a table like {like}, not {_type_name(values)}.", key)
         return _InnerTable(self, key, values)
 
-    def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
+    def error(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
         """Return the error for a key."""
         name = self._values.get("name")
         named = isinstance(name, str) and name and name.isprintable()
@@ -219,107 +219,107 @@ class TomlTable:
                 label += f"[{key}]"
             else:
                 label += f".{key}" if _BARE_KEY.fullmatch(key) else f".{key!r}"
-        return self._file.wrong(problem, label.removeprefix("."), (*self._path, *keys))
+        return self._file.error(problem, label.removeprefix("."), (*self._path, *keys))
 
     @property
-    def _called(self) -> str:
+    def _label(self) -> str:
         if not self._table:
             return "The file"
         return f"[{self._table}]" if self._index is None else f"[[{self._table}]]"
 
-    def refuse_unknown(self, known: Collection[str]) -> None:
+    def reject_unknown(self, known: Collection[str]) -> None:
         """Reject keys that are not in `known`."""
         for key in self._values:
             if key not in known:
-                raise self.wrong(f"{self._called} has no such key.{nearest(key, known)}", key)
+                raise self.error(f"{self._label} has no such key.{nearest(key, known)}", key)
 
     def text(self, key: str, default: str = "") -> str:
         """Return a string."""
         value = self._values.get(key, default)
         if not isinstance(value, str):
-            raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key)
+            raise self.error(f"Must be a string in quotes, not {_type_name(value)}.", key)
         return value
 
     def required_text(self, key: str, remedy: str) -> str:
         """Return a required string; `remedy` is the hint if it is missing."""
         if key not in self._values:
-            raise self.wrong(f"Is missing. {remedy}", key)
+            raise self.error(f"Is missing. {remedy}", key)
         return self.text(key)
 
-    def word(self, key: str, words: Collection[str], default: str) -> str:
+    def choice(self, key: str, allowed: Collection[str], default: str) -> str:
         """Return one of these values."""
-        word = self.text(key, default)
-        self._refuse_other(word, words, key)
-        return word
+        value = self.text(key, default)
+        self._check_choice(value, allowed, key)
+        return value
 
-    def words(self, key: str, words: Collection[str]) -> tuple[str, ...]:
+    def choices(self, key: str, allowed: Collection[str]) -> tuple[str, ...]:
         """Return an array of these values without duplicates."""
-        found = self.texts(key)
-        for index, word in enumerate(found):
-            self._refuse_other(word, words, key, index)
-        return tuple(dict.fromkeys(found))
+        values = self.texts(key)
+        for index, value in enumerate(values):
+            self._check_choice(value, allowed, key, index)
+        return tuple(dict.fromkeys(values))
 
-    def _refuse_other(self, word: str, words: Collection[str], *keys: str | int) -> None:
-        if word not in words:
-            raise self.wrong(f"{word!r} is not one of {', '.join(words)}.{nearest(word, words)}", *keys)
+    def _check_choice(self, value: str, allowed: Collection[str], *keys: str | int) -> None:
+        if value not in allowed:
+            raise self.error(f"{value!r} is not one of {', '.join(allowed)}.{nearest(value, allowed)}", *keys)
 
     def texts(self, key: str) -> list[str]:
         """Return an array of strings."""
         values = self._values.get(key, [])
         if not isinstance(values, list):
-            raise self.wrong(f"Must be an array of strings in brackets, not {_type_word(values)}.", key)
+            raise self.error(f"Must be an array of strings in brackets, not {_type_name(values)}.", key)
         for index, value in enumerate(values):
             if not isinstance(value, str):
-                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, index)
+                raise self.error(f"Must be a string in quotes, not {_type_name(value)}.", key, index)
         return values
 
     def text_table(self, key: str) -> tuple[tuple[str, str], ...]:
         """Return a table of strings."""
         values = self._values.get(key, {})
         if not isinstance(values, dict):
-            raise self.wrong(f'Must be a table like {{env = "prod"}}, not {_type_word(values)}.', key)
+            raise self.error(f'Must be a table like {{env = "prod"}}, not {_type_name(values)}.', key)
         for inner, value in values.items():
             if not isinstance(value, str):
-                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, inner)
+                raise self.error(f"Must be a string in quotes, not {_type_name(value)}.", key, inner)
         return tuple(values.items())
 
-    def whole_number(self, key: str, default: int, least: int, most: int, reason: str = "") -> int:
-        """Return a whole number within limits. The default may be outside of them."""
+    def integer(self, key: str, default: int, minimum: int, maximum: int, reason: str = "") -> int:
+        """Return an integer within limits. The default may be outside of them."""
         if key not in self._values:
             return default
-        return self._whole_number(self._values[key], least, most, reason, key)
+        return self._integer(self._values[key], minimum, maximum, reason, key)
 
-    def whole_numbers(self, key: str, least: int, most: int, reason: str = "") -> list[int]:
-        """Return an array of whole numbers within limits."""
+    def integers(self, key: str, minimum: int, maximum: int, reason: str = "") -> list[int]:
+        """Return an array of integers within limits."""
         values = self._values.get(key, [])
         if not isinstance(values, list):
-            raise self.wrong(f"Must be an array of numbers in brackets, not {_type_word(values)}.", key)
-        return [self._whole_number(value, least, most, reason, key, index) for index, value in enumerate(values)]
+            raise self.error(f"Must be an array of numbers in brackets, not {_type_name(values)}.", key)
+        return [self._integer(value, minimum, maximum, reason, key, index) for index, value in enumerate(values)]
 
-    def _whole_number(self, value: object, least: int, most: int, reason: str, *keys: str | int) -> int:
+    def _integer(self, value: object, minimum: int, maximum: int, reason: str, *keys: str | int) -> int:
         # In Python, True is an int.
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.wrong(f"Must be a whole number, not {_type_word(value)}.", *keys)
-        if not least <= value <= most:
-            bounds = f"a whole number from {least} to {most}" if least < most else str(least)
-            raise self.wrong(f"Must be {bounds}{reason}.", *keys)
+            raise self.error(f"Must be a whole number, not {_type_name(value)}.", *keys)
+        if not minimum <= value <= maximum:
+            bounds = f"a whole number from {minimum} to {maximum}" if minimum < maximum else str(minimum)
+            raise self.error(f"Must be {bounds}{reason}.", *keys)
         return value
 
     def flag(self, key: str) -> bool | None:
         """Return a boolean, or None if the key is missing."""
         value = self._values.get(key)
         if value is not None and not isinstance(value, bool):
-            raise self.wrong(f"Must be true or false, not {_type_word(value)}.", key)
+            raise self.error(f"Must be true or false, not {_type_name(value)}.", key)
         return value
 
-    def length(self, key: str) -> timedelta | None:
+    def duration(self, key: str) -> timedelta | None:
         """Return a duration, or None if the key is missing."""
         if key not in self._values:
             return None
         try:
             return parse_duration(self.text(key))
         except BadDuration as error:
-            raise self.wrong(str(error), key) from None
+            raise self.error(str(error), key) from None
 
 
 class _InnerTable(TomlTable):
@@ -335,15 +335,15 @@ class _InnerTable(TomlTable):
     def line(self, *keys: str | int) -> int:
         return self._around.line(self._key, *keys)
 
-    def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
-        return self._around.wrong(problem, self._key, *keys)
+    def error(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
+        return self._around.error(problem, self._key, *keys)
 
     @property
-    def _called(self) -> str:
+    def _label(self) -> str:
         return self._key
 
 
-_TYPE_WORDS = {
+_TYPE_NAMES = {
     bool: "a boolean",
     dict: "a table",
     float: "a decimal number",
@@ -353,5 +353,5 @@ _TYPE_WORDS = {
 }
 
 
-def _type_word(value: object) -> str:
-    return _TYPE_WORDS.get(type(value), "a date or time")
+def _type_name(value: object) -> str:
+    return _TYPE_NAMES.get(type(value), "a date or time")

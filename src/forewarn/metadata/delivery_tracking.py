@@ -129,7 +129,7 @@ class DeliveryTracker:
         tracking.seen_tags = ",".join(filter(None, (tracking.sent_tags, tracking.last_tag)))
         self._wake_waiting()
 
-    def request_answered(self, request: MetadataRequest, response: RenderedResponse) -> None:
+    def response_sent(self, request: MetadataRequest, response: RenderedResponse) -> None:
         """Record a complete response."""
         tracking, caller = request.tracking, request.caller
         if tracking is not None:

@@ -49,7 +49,7 @@ class InjectedFaults:
         fault = self.find(caller, request.method)
         if fault is None:
             return self._routes.respond(request)
-        kind = fault.order.kind
+        kind = fault.spec.kind
         if kind in DAMAGING_FAULTS:
             return self._damage(fault, request, caller)
         self._faults.count_hit(fault.id)
@@ -66,7 +66,7 @@ class InjectedFaults:
 
     async def _damage(self, fault: Fault, request: MetadataRequest, caller: Caller) -> Result:
         """Damage the correct response if it is a document. Other responses do not use up the fault."""
-        kind = fault.order.kind
+        kind = fault.spec.kind
         if kind == "stale":  # with the client's tag, the route would respond 304
             conditions = (b"if-none-match", b"prefer")
             request.headers = [header for header in request.headers if header[0] not in conditions]
@@ -96,7 +96,7 @@ class InjectedFaults:
 
     async def _wait(self, fault: Fault) -> None:
         """Delay the response until the fault's delay ends or the service stops. A disconnect cancels it."""
-        delay = fault.order.delay
+        delay = fault.spec.delay
         with suppress(TimeoutError):
             async with asyncio.timeout(delay.total_seconds() if delay is not None else 0):
                 await self._routes.stopping.wait()

@@ -201,8 +201,8 @@ def read(
     format: str | None,  # noqa: A002 - it is the name of the query parameter
 ) -> Response:
     """Respond to GET /metadata/instance/{path_parts}. The version must be one of INSTANCE_VERSIONS."""
-    wanted = "json" if format is None else format.lower()
-    if wanted not in ("json", "text"):
+    response_format = "json" if format is None else format.lower()
+    if response_format not in ("json", "text"):
         return error_response(400, f"Bad request. There is no format {format!r}: use json or text.")
     node: Node = tree(about, version)
     place = "/metadata/instance"
@@ -213,7 +213,7 @@ def read(
             hint = nearest(part, children)
             return error_response(404, f"Not found. {place} has no {part!r} at api-version {version}.{hint}")
         node, place = children[name], f"{place}/{name}"
-    if wanted == "text":
+    if response_format == "text":
         return Response(200, _text(node).encode(), TEXT)
     if isinstance(node, str):
         return error_response(400, f"Bad request. {place} is a single value: ask for it with format=text.")

@@ -224,7 +224,7 @@ class MetadataConnection(asyncio.Protocol):
     def _track_repeat(self) -> None:
         if self._repeat is not None and self._repeat_reply is not None:
             self._tracker.request_started(self._repeat)
-            self._tracker.request_answered(self._repeat, self._repeat_reply)
+            self._tracker.response_sent(self._repeat, self._repeat_reply)
             self._tracker.request_ended(self._repeat)
 
     @property
@@ -339,7 +339,7 @@ class MetadataConnection(asyncio.Protocol):
         request.body_bytes += len(body)
         if request.body_bytes > MAX_DISCARDED_BYTES:
             self.abort()
-        elif request.is_answered:
+        elif request.has_response:
             return
         elif request.body_bytes <= MAX_BODY_BYTES:
             request.body += body
@@ -433,13 +433,13 @@ class MetadataConnection(asyncio.Protocol):
 
     def _send(self, request: MetadataRequest, response: RenderedResponse) -> None:
         """Write the response and finish the request."""
-        request.is_answered = True
+        request.has_response = True
         self._current = None
         self._idle_rounds = 0  # time spent on a delayed response is not idle time
         self._write(response, b"" if request.method == "HEAD" else response.body, keep_alive=request.keep_alive)
         self._server.count(request, response.status)
         if self._tracker.watching:
-            self._tracker.request_answered(request, response)
+            self._tracker.response_sent(request, response)
             self._tracker.request_ended(request)
         if not request.keep_alive:
             self.close()

@@ -69,8 +69,8 @@ class MetadataRequest:
         "connection",
         "content_length",
         "expects_continue",
+        "has_response",
         "headers",
-        "is_answered",
         "is_broken",
         "is_held",
         "keep_alive",
@@ -112,7 +112,7 @@ class MetadataRequest:
         self.needs_body = False
         """Whether the route waits for the body."""
         self.expects_continue = False
-        self.is_answered = False
+        self.has_response = False
         self.is_held = False
         """Whether the request was held as a long poll."""
 

@@ -161,7 +161,7 @@ class Routes:
         """Enable the group, or hold the poll until the document changes."""
         page = self._documents.find(caller.group, poll.version)
         if page is None:
-            return self._enable_and_answer(request, poll, caller)
+            return self._enable_and_respond(request, poll, caller)
         self._engine.polled.add(caller.group)
         request.is_held = True
         check = partial(self._check_long_poll, request, poll, page.tag)
@@ -174,11 +174,11 @@ class Routes:
             return rendered(fixed_responses.NOT_A_VM)
         page = self._documents.find(caller.group, poll.version)
         if page is None:
-            return self._enable_and_answer(request, poll, caller)
+            return self._enable_and_respond(request, poll, caller)
         # `*` matches every document, but still waits for a different one.
         return self.document(poll, caller, hold=False) if is_expired or page.tag != tag else caller.group
 
-    async def _enable_and_answer(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
+    async def _enable_and_respond(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
         while self._documents.find(caller.group, poll.version) is None:
             await self._enable(caller)
             found = request.connection.find_caller()

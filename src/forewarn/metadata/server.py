@@ -172,6 +172,6 @@ class MetadataServer:
 
     def close_departed(self, fleet: Fleet) -> None:
         """Close the listeners of VMs that have left the fleet."""
-        wanted = set(fleet.listeners())
-        for address in [address for address in self._vm_listeners if address not in wanted]:
+        addresses = set(fleet.listeners())
+        for address in [address for address in self._vm_listeners if address not in addresses]:
             self._vm_listeners.pop(address).close()

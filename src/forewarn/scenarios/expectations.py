@@ -147,15 +147,15 @@ def _check_event(
     if observed is None:
         return f"expected status {expected.status}, got {newest.event.status}"
     event = observed.event
-    for field, wanted, actual in (
+    for field, value, actual in (
         ("type", expected.type, event.type),
         ("source", expected.source, event.source),
         ("description", expected.description, event.description),
         ("duration", expected.duration, event.duration_seconds),
         ("vms", expected.vms, len(event.resources)),
     ):
-        if wanted is not None and wanted != actual:
-            return f"expected {field} {wanted!r}, got {actual!r}"
+        if value is not None and value != actual:
+            return f"expected {field} {value!r}, got {actual!r}"
     if expected.notice is not None:
         scheduled = by_status.get(EventStatus.SCHEDULED.value)
         notice = scheduled.notice if scheduled is not None and scheduled.notice is not None else timedelta(0)

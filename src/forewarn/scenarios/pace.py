@@ -1,4 +1,4 @@
-"""Lets time pass in a run: moves a virtual clock, at full speed or at a given one, or waits for the system clock."""
+"""Passes the time of a run: moves a virtual clock, at full speed or at a given one, or waits for the system clock."""
 
 from __future__ import annotations
 

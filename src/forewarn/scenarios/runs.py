@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.core.enabling import why_no_notice
+from forewarn.core.enabling import reason_not_notified
 from forewarn.core.scenarios import Run, RunStatus, StepResult, select_vms
 from forewarn.errors import EventsNotEnabled, FaultsNotAllowed, RunEnded, RunInProgress, UnknownResource, nearest
 from forewarn.scenarios.expectations import EventObserver
@@ -112,8 +112,8 @@ class ScenarioRuns:
         engine.last_seen.record_polls()
         draft, now = engine.draft(), engine.clock.now()
         for group in groups:
-            if why := why_no_notice(draft, group, now, engine.limits):
-                raise EventsNotEnabled(why=why)
+            if reason := reason_not_notified(draft, group, now, engine.limits):
+                raise EventsNotEnabled(reason=reason)
 
     def _on_ended(self, scenario_run: ScenarioRun, barrier_stack: ExitStack) -> None:
         barrier_stack.close()

@@ -46,8 +46,8 @@ class SqliteRecords:
     def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
         return self._query("events_by_prefix", rows.EVENTS.read, _bounds(start) | {"group": group})
 
-    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
-        return self._page("events", rows.EVENTS.read, wanted)
+    def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
+        return self._page("events", rows.EVENTS.read, filters)
 
     def operation(self, operation_id: str) -> Operation | None:
         row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
@@ -56,19 +56,19 @@ class SqliteRecords:
     def operations_by_prefix(self, start: str) -> list[Operation]:
         return self._query("operations_by_prefix", rows.OPERATIONS.read, _bounds(start))
 
-    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
-        return self._page("operations", rows.OPERATIONS.read, wanted)
+    def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
+        return self._page("operations", rows.OPERATIONS.read, filters)
 
     def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         return self._query("rollouts_by_prefix", rows.ROLLOUTS.read, _bounds(start))
 
-    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
-        return self._page("rollouts", rows.ROLLOUTS.read, wanted)
+    def rollouts(self, filters: ListFilter) -> list[tuple[int, Rollout]]:
+        return self._page("rollouts", rows.ROLLOUTS.read, filters)
 
-    def _page(self, table: str, read: Callable[[Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
+    def _page(self, table: str, read: Callable[[Row], T], filters: ListFilter) -> list[tuple[int, T]]:
         """Return a page of a table. The last column is the position of the row."""
-        statement = f"{table}_live" if wanted.live else f"{table}_all"
-        return self._query(statement, lambda row: (row[-1], read(row)), wanted._asdict())
+        statement = f"{table}_live" if filters.live else f"{table}_all"
+        return self._query(statement, lambda row: (row[-1], read(row)), filters._asdict())
 
     def stored_response(self, key: str) -> StoredResponse | None:
         row = self._guarded(lambda: self._db.execute(_SQL["response"], (key,)).fetchone())
@@ -76,17 +76,17 @@ class SqliteRecords:
 
     # --- History ------------------------------------------------------------------------------------
 
-    def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+    def history(self, filters: HistoryFilter) -> list[HistoryEntry]:
         # Built from the given conditions only, so that SQLite can use an index.
-        parts = ["history", *(f"history_{name}" for name in _CONDITIONS if getattr(wanted, name))]
-        parts.append("history_newest_first" if wanted.newest else "history_oldest_first")
+        parts = ["history", *(f"history_{name}" for name in _CONDITIONS if getattr(filters, name))]
+        parts.append("history_newest_first" if filters.newest else "history_oldest_first")
         statement = "\n".join(_SQL[part] for part in parts)
-        parameters = wanted._asdict() | {
-            "groups": json.dumps(wanted.groups),
-            "kinds": json.dumps(wanted.kinds),
-            "quoted_vm": json.dumps(wanted.vm),
-            "since": to_text_if_any(wanted.since),
-            "until": to_text_if_any(wanted.until),
+        parameters = filters._asdict() | {
+            "groups": json.dumps(filters.groups),
+            "kinds": json.dumps(filters.kinds),
+            "quoted_vm": json.dumps(filters.vm),
+            "since": to_text_if_any(filters.since),
+            "until": to_text_if_any(filters.until),
         }
         return self._guarded(lambda: list(map(rows.HISTORY.read, self._db.execute(statement, parameters))))
 

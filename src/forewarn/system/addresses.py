@@ -8,7 +8,7 @@ import socket
 LAST_PORT = 65535
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _ZONE = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
-_LONGEST_NAME = 253
+_MAX_NAME_LENGTH = 253
 
 
 def read_host_port(text: str) -> tuple[str, int]:
@@ -53,7 +53,7 @@ def is_host_name(text: str) -> bool:
     """Return whether it has the form of a host name. Digits and dots alone are not a name."""
     # Name resolution raises other errors for empty or long labels.
     labels = text.removesuffix(".").split(".")
-    short = len(text) <= _LONGEST_NAME and not re.fullmatch("[0-9.]*", text)
+    short = len(text) <= _MAX_NAME_LENGTH and not re.fullmatch("[0-9.]*", text)
     return short and all(_LABEL.fullmatch(label) for label in labels)
 
 

@@ -37,10 +37,10 @@ exit $code
 """The shell around the program. $1 is the exit file, $2 the run, $3 the input, $4 the errors, $5 whether the shell
 survives signals; the program follows.
 
-The program begins when its parent says so, after it has recorded the process. If the parent is killed before that, its
-end of the pipe is closed, and nothing begins. The arguments stay where they are, because a variable could be one of the
-environment of the program. A subshell redirects errors, because a shell may write its own messages, like "Killed", to
-the error file of a command.
+The program starts only when its parent writes to the pipe, after the parent has recorded the process. If the parent is
+killed before that, its end of the pipe is closed, and the program does not start. The arguments stay where they are,
+because a variable could be one of the environment of the program. A subshell redirects errors, because a shell may
+write its own messages, like "Killed", to the error file of a command.
 """
 
 

@@ -24,10 +24,10 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, follow_li
     Raises OSError if nothing was written, or if the path is not a regular file.
     """
     if follow_links:
-        refuse_other_than_file(path)  # before resolving, because a link can point to itself
+        check_regular_file(path)  # before resolving, because a link can point to itself
         path = Path(os.path.realpath(path))
     elif not path.is_symlink():
-        refuse_other_than_file(path)
+        check_regular_file(path)
     # A random name, because others may write to the folder. O_EXCL does not follow links.
     unfinished = path.parent / f".forewarn-{os.urandom(8).hex()}"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -65,7 +65,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def refuse_other_than_file(path: Path) -> None:
+def check_regular_file(path: Path) -> None:
     """Raise OSError if a rename to this path would replace something other than a file, like a device."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)

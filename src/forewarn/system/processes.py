@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL."""
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 class Process(NamedTuple):
@@ -57,10 +57,10 @@ def end_group(group: int, pause: Callable[[float], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
-        for _ in range(round(GRACE_SECONDS / _LOOK_SECONDS)):
+        for _ in range(round(GRACE_SECONDS / _POLL_SECONDS)):
             if not _has_members(group):
                 return
-            pause(_LOOK_SECONDS)
+            pause(_POLL_SECONDS)
 
 
 def started_at(process: Process) -> float | None:

@@ -24,7 +24,7 @@ def open_socket(address: str) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise CannotListen(address=address, problem=_why(error, host, port)) from error
+        raise CannotListen(address=address, problem=_describe_error(error, host, port)) from error
     listener.setblocking(False)
     return listener
 
@@ -35,10 +35,10 @@ def start_listening(listener: socket.socket, backlog: int) -> None:
         listener.listen(backlog)
     except OSError as error:
         host, port = listener.getsockname()[:2]
-        raise CannotListen(address=show_host_port(host, port), problem=_why(error, host, port)) from error
+        raise CannotListen(address=show_host_port(host, port), problem=_describe_error(error, host, port)) from error
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def _describe_error(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return "another program or setting uses this port. Stop the program, or choose another port."
     if error.errno == errno.EADDRNOTAVAIL:

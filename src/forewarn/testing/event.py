@@ -123,5 +123,5 @@ class Event:
             now = self._now()
         except Exception as error:  # noqa: BLE001 - a repr must not hide the error that shows it
             return f"<Event {self.id}: {error}>"
-        approved = f"approved by {now.approved_by}" if now.approved_by else "approved by nobody"
+        approved = f"approved by {now.approved_by}" if now.approved_by else "not approved"
         return f"<{now.type} of {', '.join(now.resources)}: {now.status}, {approved}, {self.id}>"

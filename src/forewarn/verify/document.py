@@ -213,7 +213,7 @@ def event_source(session: Session) -> None:
 @check(
     "duration",
     Mark.DOCUMENTED,
-    "DurationInSeconds is an integer: the length of the interruption, 0 for none, -1 for unknown.",
+    "DurationInSeconds is an integer: the duration of the interruption, 0 for none, -1 for unknown.",
     late=True,
 )
 def duration(session: Session) -> None:

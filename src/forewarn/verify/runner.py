@@ -41,15 +41,15 @@ CHECKS: tuple[Check, ...] = tuple(sorted(_DEFINED, key=lambda check: check.late)
 
 def select_checks(patterns: Iterable[str], marks: Collection[Mark]) -> list[Check]:
     """Return the checks with one of these marks whose name matches a pattern. No patterns match every name."""
-    wanted = list(patterns)
-    for pattern in wanted:
+    patterns = list(patterns)
+    for pattern in patterns:
         if not any(fnmatchcase(check.name, pattern) for check in CHECKS):
             raise UnknownCheck(pattern=pattern, hint=nearest(pattern, (check.name for check in CHECKS)))
-    named = [check for check in CHECKS if not wanted or any(fnmatchcase(check.name, pattern) for pattern in wanted)]
+    named = [check for check in CHECKS if not patterns or any(fnmatchcase(check.name, pattern) for pattern in patterns)]
     selected = [check for check in named if check.mark in marks]
     if not selected:
         found = ",".join(mark for mark in Mark if any(check.mark == mark for check in named))
-        raise NoMatchingCheck(patterns=" or ".join(map(repr, wanted)), marks=" or ".join(marks), found=found)
+        raise NoMatchingCheck(patterns=" or ".join(map(repr, patterns)), marks=" or ".join(marks), found=found)
     return selected
 
 

@@ -49,8 +49,8 @@ class EventsDocument(NamedTuple):
 
     def event(self, event_id: str) -> ScheduledEvent | None:
         """Return the event with this id, in any letter case."""
-        wanted = event_id.upper()
-        return next((event for event in self.events if event.id == wanted), None)
+        normalized_id = event_id.upper()
+        return next((event for event in self.events if event.id == normalized_id), None)
 
 
 class LenientReadResult(NamedTuple):
@@ -90,7 +90,7 @@ def read_document_leniently(body: bytes | str, known: Iterable[ScheduledEvent] =
 def read_event_leniently(value: object) -> tuple[ScheduledEvent | None, str]:
     """Read an event as far as possible; return it with the problem.
 
-    An event without a readable NotBefore is still worth knowing.
+    An event without a readable NotBefore is still returned.
     """
     if not isinstance(value, dict):
         return None, "an event is not an object"

@@ -17,7 +17,7 @@ from forewarn.agent.cli.options import (
     resolve_options,
 )
 from forewarn.errors import BadOption, NotPermitted, UnitDiffers, UnitMasked
-from forewarn.system.files import refuse_other_than_file, write_atomically
+from forewarn.system.files import check_regular_file, write_atomically
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -139,7 +139,8 @@ def render_unit(unit: SystemdUnit) -> str:
 
 def _state(unit: SystemdUnit) -> str:
     if unit.state:
-        return f"# The agent's record of what it has done. The folder must exist.\nReadWritePaths={_word(unit.state)}\n"
+        folder = _quote_argument(unit.state)
+        return f"# The agent's record of what it has done. The folder must exist.\nReadWritePaths={folder}\n"
     return _STATE
 
 
@@ -164,10 +165,10 @@ def command_line(words: Sequence[str]) -> str:
     # A colon before the program disables variable expansion. Doubling the $ does not work in the program's path.
     if any("$" in word for word in words):
         words = [f":{words[0]}", *words[1:]]
-    return " ".join(_word(word) for word in words)
+    return " ".join(_quote_argument(word) for word in words)
 
 
-def _word(word: str) -> str:
+def _quote_argument(word: str) -> str:
     escaped = _escaped(word)
     if _PLAIN.fullmatch(word):
         return escaped
@@ -294,7 +295,7 @@ def _write(file: Path, text: str, *, force: bool) -> str:
     try:
         if file.is_symlink() and os.path.realpath(file) == os.path.realpath(os.devnull):
             raise UnitMasked(path=file, unit=file.name)
-        refuse_other_than_file(file)
+        check_regular_file(file)
         current = _read_start(file, len(content) + 1)
         if current == content:
             return f"{file} is up to date."

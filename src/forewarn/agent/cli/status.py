@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.agent.cli.options import AgentParser, add_common_options, config_path, load_config, resolve_options
 from forewarn.agent.status_server import connect
 from forewarn.core.durations import format_relative_time, format_seconds, format_time, from_text
-from forewarn.errors import AgentHung, ForewarnError, NoAgentRuns, NotPermitted, UnreadableFile
+from forewarn.errors import AgentHung, AgentNotRunning, ForewarnError, NotPermitted, UnreadableFile
 from forewarn.system.logs import printable
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def run(options: Namespace) -> int:
         sys.stdout.writelines(f"{line}\n" for line in status_lines(snapshot, now))
         sys.stdout.flush()
     if not running:
-        raise NoAgentRuns(folder=folder)
+        raise AgentNotRunning(folder=folder)
     return 0
 
 

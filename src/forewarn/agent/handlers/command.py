@@ -24,17 +24,17 @@ class CommandHandler(Handler):
     """Runs one program for prepare and one for undo."""
 
     def __init__(self, options: TomlTable) -> None:
-        options.refuse_unknown({"prepare", "undo", "environment", "directory", *COMMON})
+        options.reject_unknown({"prepare", "undo", "environment", "directory", *COMMON})
         self._directory = read_path(options, "directory")
         self._prepare, self._undo = read_argv(options, "prepare"), read_argv(options, "undo")
         if not self._prepare and not self._undo:
-            raise options.wrong(
+            raise options.error(
                 'Is missing. Give prepare, undo or both, for example ["systemctl", "stop", "web"].', "prepare"
             )
         self._environment = dict(options.text_table("environment"))
         for name, value in self._environment.items():
             if not _NAME.fullmatch(name) or "\0" in value:
-                raise options.wrong("Is not a valid environment variable.", "environment", name)
+                raise options.error("Is not a valid environment variable.", "environment", name)
 
     def describe(self, action: str) -> str:
         argv = self._prepare if action == PREPARE else self._undo
@@ -66,7 +66,7 @@ class CommandHandler(Handler):
 def _remember(job: Job, line: str) -> bool:
     """Store a fact for undo as soon as it is read: the program or the agent may be killed later."""
     if job.action != PREPARE:
-        job.warn("ignored FOREWARN_MEMO in the output of undo: only prepare can store facts")
+        job.warning("ignored FOREWARN_MEMO in the output of undo: only prepare can store facts")
         return True
     try:
         facts = json.loads(line[len(_MEMO) :])

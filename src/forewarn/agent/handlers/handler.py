@@ -57,10 +57,10 @@ class Job(Protocol):
     def remember(self, **facts: Any) -> None:
         """Store facts (JSON values) in the memo. They are on disk when this returns."""
 
-    def say(self, text: str, **fields: Any) -> None:
+    def info(self, text: str, **fields: Any) -> None:
         """Log a line, with the event's id and the handler's name."""
 
-    def warn(self, text: str, **fields: Any) -> None:
+    def warning(self, text: str, **fields: Any) -> None:
         """Log a warning."""
 
     def seconds_left(self) -> float:
@@ -79,9 +79,9 @@ class Handler(ABC):
 
     @abstractmethod
     def __init__(self, options: TomlTable) -> None:
-        """Read the options. Raise `options.wrong(...)` for an invalid one.
+        """Read the options. Raise `options.error(...)` for an invalid one.
 
-        The agent reads `kind`, `file` and `timeout`; `options.refuse_unknown({..., *COMMON})` allows them.
+        The agent reads `kind`, `file` and `timeout`; `options.reject_unknown({..., *COMMON})` allows them.
         """
 
     @abstractmethod

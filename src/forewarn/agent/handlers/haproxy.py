@@ -152,7 +152,7 @@ class HAProxyHandler(Handler):
     """Drains servers: existing sessions continue, and no new ones start."""
 
     def __init__(self, options: TomlTable) -> None:
-        options.refuse_unknown({"socket", "server", "servers", "drain_timeout", "on_remaining", *COMMON})
+        options.reject_unknown({"socket", "server", "servers", "drain_timeout", "on_remaining", *COMMON})
         self._socket = options.required_text("socket", 'Write it like "/run/haproxy/admin.sock" or "127.0.0.1:9999".')
         self._address = _read_address(options, self._socket)
         self._servers = read_several(options, "server", "servers", '"backend/web-0"')
@@ -160,9 +160,9 @@ class HAProxyHandler(Handler):
             backend, slash, name = server.partition("/")
             if not (backend and slash and name) or "/" in name or ";" in server:
                 key = "servers" if "servers" in options else "server"
-                raise options.wrong(f'{server!r} is not a server. Write it like "backend/web-0".', key)
-        self._drain_timeout = options.length("drain_timeout")
-        self._on_remaining = options.word("on_remaining", _ON_REMAINING, _FAIL)
+                raise options.error(f'{server!r} is not a server. Write it like "backend/web-0".', key)
+        self._drain_timeout = options.duration("drain_timeout")
+        self._on_remaining = options.choice("on_remaining", _ON_REMAINING, _FAIL)
 
     def describe(self, action: str) -> str:
         names = ", ".join(self._servers)
@@ -187,7 +187,7 @@ class HAProxyHandler(Handler):
         problems = []
         for name, state in before.items():
             if state != READY:
-                job.say(f"{name} was in state {state} before; leaving it")
+                job.info(f"{name} was in state {state} before; leaving it")
                 continue
             try:
                 self._retry(job, partial(self._put_back, job, haproxy, name), job.seconds_left())
@@ -201,18 +201,18 @@ class HAProxyHandler(Handler):
         now = self._find(haproxy.servers(), name).state
         if now == MAINT:
             # Not by the agent: prepare only drains.
-            job.warn(f"{name} was put into maintenance since; leaving it")
+            job.warning(f"{name} was put into maintenance since; leaving it")
         elif now == DRAIN:
             haproxy.set_state(name, READY)
-            job.say(f"{name} is back in the pool")
+            job.info(f"{name} is back in the pool")
         else:
-            job.say(f"{name} is already in the pool")
+            job.info(f"{name} is already in the pool")
 
     def _drain(self, job: Job, haproxy: RuntimeSocket, servers: dict[str, HAProxyServer]) -> None:
         for name, server in servers.items():
             if server.state == READY:
                 haproxy.set_state(name, DRAIN)
-                job.say(f"{name} is draining, with {_count(server.sessions)}")
+                job.info(f"{name} is draining, with {_count(server.sessions)}")
 
     def _wait(self, job: Job, haproxy: RuntimeSocket) -> None:
         limit = job.seconds_left()
@@ -230,7 +230,7 @@ class HAProxyHandler(Handler):
             if drained and not left:
                 return
             if not drained:
-                job.warn("HAProxy has lost the drain state, probably by a restart; draining again")
+                job.warning("HAProxy has lost the drain state, probably by a restart; draining again")
                 self._drain(job, haproxy, servers)
             if real_seconds() - begun >= limit and not cut:
                 self._give_up_or_cut(job, haproxy, left)
@@ -243,7 +243,7 @@ class HAProxyHandler(Handler):
     def _give_up_or_cut(self, job: Job, haproxy: RuntimeSocket, left: dict[str, int]) -> None:
         if self._on_remaining != _CUT:
             raise HandlerFailed(problem=f"drain_timeout passed with {_describe_sessions(left)} left.")
-        job.warn(f"cutting the remaining sessions: {_describe_sessions(left)}")
+        job.warning(f"cutting the remaining sessions: {_describe_sessions(left)}")
         for name in left:
             haproxy.cut(name)
 
@@ -277,7 +277,7 @@ def _read_address(options: TomlTable, text: str) -> str | tuple[str, int]:
     except ValueError:
         host, port = "", 0
     if not port:
-        raise options.wrong(f'{text!r} is neither an absolute path nor an address like "127.0.0.1:9999".', "socket")
+        raise options.error(f'{text!r} is neither an absolute path nor an address like "127.0.0.1:9999".', "socket")
     return host, port
 
 

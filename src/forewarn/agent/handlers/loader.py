@@ -24,17 +24,17 @@ GROUP = "forewarn.handlers"
 def make_handler(options: TomlTable, kind: str, file: str, config_folder: Path) -> Handler:
     """Create the handler of one `[handler.NAME]`, or raise an error about its options."""
     if kind and file:
-        raise options.wrong("Give either kind or file.", "file")
+        raise options.error("Give either kind or file.", "file")
     if not kind and not file:
         problem = f"Is missing. Write one of {', '.join(kinds())}, or give the `file` of your own handler."
-        raise options.wrong(problem, "kind")
+        raise options.error(problem, "kind")
     found = _from_file(options, config_folder / file) if file else _of_kind(options, kind)
     try:
         return found(options)
     except ForewarnError:
         raise
     except (Exception, SystemExit) as error:  # third-party code: blame its options
-        raise options.wrong(f"Cannot create the handler: {_describe(error)}", "file" if file else "kind") from error
+        raise options.error(f"Cannot create the handler: {_describe(error)}", "file" if file else "kind") from error
 
 
 def kinds() -> list[str]:
@@ -70,10 +70,10 @@ def _of_kind(options: TomlTable, kind: str) -> type[Handler]:
         try:
             found = installed[kind].load()
         except Exception as error:  # third-party code
-            raise options.wrong(f"{installed[kind].value} cannot be loaded: {_describe(error)}", "kind") from error
+            raise options.error(f"{installed[kind].value} cannot be loaded: {_describe(error)}", "kind") from error
         return _validate(options, found, "kind", installed[kind].value)
     known = [*kinds(), *sorted(installed)]
-    raise options.wrong(f"{kind!r} is not one of {', '.join(known)}.{nearest(kind, known)}", "kind")
+    raise options.error(f"{kind!r} is not one of {', '.join(known)}.{nearest(kind, known)}", "kind")
 
 
 def _from_file(options: TomlTable, path: Path) -> type[Handler]:
@@ -84,7 +84,7 @@ def _from_file(options: TomlTable, path: Path) -> type[Handler]:
     if len(found) != 1:
         several = ", ".join(sorted(kind.__name__ for kind in found))
         problem = f"has several handlers ({several}). Choose one with KIND = ..." if found else "has no handler."
-        raise options.wrong(f"{path} {problem} A handler is a class that inherits from forewarn.agent.Handler.", "file")
+        raise options.error(f"{path} {problem} A handler is a class that inherits from forewarn.agent.Handler.", "file")
     return _validate(options, found[0], "file", found[0].__name__)
 
 
@@ -97,9 +97,9 @@ def _load(options: TomlTable, path: Path) -> ModuleType:
         sys.modules[module.__name__] = module
         exec(code, module.__dict__)  # noqa: S102 - the purpose of the file
     except OSError as error:
-        raise options.wrong(f"{path} cannot be read: {error.strerror}.", "file") from error
+        raise options.error(f"{path} cannot be read: {error.strerror}.", "file") from error
     except (Exception, SystemExit) as error:  # third-party code
-        raise options.wrong(f"{path} cannot be loaded: {_describe(error)}", "file") from error
+        raise options.error(f"{path} cannot be loaded: {_describe(error)}", "file") from error
     return module
 
 
@@ -109,9 +109,9 @@ def _is_kind(value: Any) -> bool:
 
 def _validate(options: TomlTable, found: Any, key: str, called: str) -> type[Handler]:
     if not _is_kind(found):
-        raise options.wrong(f"{called} is not a class that inherits from forewarn.agent.Handler.", key)
+        raise options.error(f"{called} is not a class that inherits from forewarn.agent.Handler.", key)
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise options.wrong(f"{called} does not define {', '.join(missing)}.", key)
+        raise options.error(f"{called} does not define {', '.join(missing)}.", key)
     kind: type[Handler] = found
     return kind
 

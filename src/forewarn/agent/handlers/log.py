@@ -29,7 +29,7 @@ class LogHandler(Handler):
     """Changes nothing. Undo logs the end of the event."""
 
     def __init__(self, options: TomlTable) -> None:
-        options.refuse_unknown({"path", "journal", "journal_socket", *COMMON})
+        options.reject_unknown({"path", "journal", "journal_socket", *COMMON})
         self._path = read_path(options, "path")
         self._journal = options.flag("journal")
         self._socket = read_path(options, "journal_socket") or _JOURNAL
@@ -57,7 +57,7 @@ class LogHandler(Handler):
         if self._to_journal():
             _send_to_journal(self._socket, job, message)
         elif not self._path:
-            job.say(message)
+            job.info(message)
 
 
 def _append(path: str, job: Job, message: str) -> None:

@@ -16,16 +16,16 @@ def read_argv(options: TomlTable, key: str) -> tuple[str, ...]:
         return ()
     if _is_text(options, key):
         problem = 'Must be a list of a program and its arguments. For a shell command write ["sh", "-c", "..."].'
-        raise options.wrong(problem, key)
+        raise options.error(problem, key)
     argv = options.texts(key)
     if not argv or not argv[0]:
-        raise options.wrong('Is empty. Write it like ["systemctl", "stop", "web"].', key)
+        raise options.error('Is empty. Write it like ["systemctl", "stop", "web"].', key)
     for index, word in enumerate(argv):
         if "\0" in word:
-            raise options.wrong("Contains a null character.", key, index)
+            raise options.error("Contains a null character.", key, index)
     if "/" in argv[0] and not argv[0].startswith("/") and "directory" not in options:
         problem = "Write the absolute path of the program, or give `directory`: the agent can run in any folder."
-        raise options.wrong(problem, key, 0)
+        raise options.error(problem, key, 0)
     return tuple(argv)
 
 
@@ -33,24 +33,24 @@ def read_path(options: TomlTable, key: str) -> str:
     """Return an absolute path; empty without the option."""
     path = options.text(key)
     if key in options and (not path.startswith("/") or "\0" in path):
-        raise options.wrong("Must be an absolute path: the agent can run in any folder.", key)
+        raise options.error("Must be an absolute path: the agent can run in any folder.", key)
     return path
 
 
 def read_several(options: TomlTable, one: str, several: str, like: str) -> tuple[str, ...]:
     """Return names from an option for one name or an option for several."""
     if one in options and several in options:
-        raise options.wrong(f"Give either {one} or {several}.", one)
+        raise options.error(f"Give either {one} or {several}.", one)
     key = several if several in options else one
     names = options.texts(several) if key == several else [options.required_text(one, f"Write it like {like}.")]
     if not names:
-        raise options.wrong("Is empty.", key)
+        raise options.error("Is empty.", key)
     for index, name in enumerate(names):
         place = (key, index) if key == several else (key,)
         if not name or not name.isprintable() or any(letter.isspace() for letter in name):
-            raise options.wrong(f"{name!r} is not a valid name. Write it like {like}.", *place)
+            raise options.error(f"{name!r} is not a valid name. Write it like {like}.", *place)
         if name in names[:index]:
-            raise options.wrong(f"{name!r} is listed twice.", *place)
+            raise options.error(f"{name!r} is listed twice.", *place)
     return tuple(names)
 
 

@@ -60,7 +60,7 @@ def start_detached(job: Job, argv: Sequence[str], directory: str, log: str) -> i
         pass
     if process.returncode:
         raise HandlerFailed(problem=f"{argv[0]} exited at once with {process.returncode}.")
-    job.say(f"started {argv[0]} as process {process.pid}", pid=process.pid)
+    job.info(f"started {argv[0]} as process {process.pid}", pid=process.pid)
     return process.pid
 
 
@@ -78,18 +78,18 @@ class ProcessHandler(Handler):
 
     def __init__(self, options: TomlTable) -> None:
         known = {"pid_file", "signal", "kill_after", "start", "directory", "log", "write_pid"}
-        options.refuse_unknown({*known, *COMMON})
+        options.reject_unknown({*known, *COMMON})
         options.required_text("pid_file", 'Write it like "/run/worker.pid".')
         self._pid_file = read_path(options, "pid_file")
-        self._signal = options.word("signal", _SIGNALS, "TERM")
-        self._kill_after = options.length("kill_after")
+        self._signal = options.choice("signal", _SIGNALS, "TERM")
+        self._kill_after = options.duration("kill_after")
         self._directory = read_path(options, "directory")
         self._start = read_argv(options, "start")
         self._log = read_path(options, "log")
         self._write_pid = bool(options.flag("write_pid"))
         for key in ("directory", "log", "write_pid"):
             if key in options and not self._start:
-                raise options.wrong("Is only used with start. Give start, or remove it.", key)
+                raise options.error("Is only used with start. Give start, or remove it.", key)
 
     def describe(self, action: str) -> str:
         if action == PREPARE:
@@ -103,7 +103,7 @@ class ProcessHandler(Handler):
         else:
             found = self._find()
             if found is None:
-                job.say(f"nothing to stop: the process of {self._pid_file} is not running")
+                job.info(f"nothing to stop: the process of {self._pid_file} is not running")
                 return
             process = found
             job.remember(pid=process.pid, started=process.started, boot=boot_id())
@@ -120,7 +120,7 @@ class ProcessHandler(Handler):
         )
         # If the file still has the old process id, another process may have that id now.
         if running is not None and (same or not same_pid):
-            job.say(f"process {running.pid} is already running")
+            job.info(f"process {running.pid} is already running")
             return
         pid = start_detached(job, self._start, self._directory, self._log)
         if self._write_pid:
@@ -165,7 +165,7 @@ class ProcessHandler(Handler):
             if self._kill_after is not None and not killed:
                 killed = real_seconds() - begun >= self._kill_after.total_seconds()
                 if killed:
-                    job.warn(f"killing process {process.pid}, which did not end", pid=process.pid)
+                    job.warning(f"killing process {process.pid}, which did not end", pid=process.pid)
                     _send(process, "KILL")
             if job.wait(_POLL_SECONDS):
                 raise HandlerFailed(problem=f"was stopped before process {process.pid} ended.")

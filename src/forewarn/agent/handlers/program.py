@@ -69,7 +69,7 @@ class ProgramOutput:
             self.last.append(short)
         if self._logged < MAX_LINES:
             self._logged += 1
-            self._job.say(short)
+            self._job.info(short)
         else:
             self._omitted += 1
 
@@ -78,7 +78,7 @@ class ProgramOutput:
         if self._partial:
             self._end_line()
         if self._omitted:
-            self._job.warn(f"{self._omitted} more lines of output are not logged", omitted=self._omitted)
+            self._job.warning(f"{self._omitted} more lines of output are not logged", omitted=self._omitted)
 
 
 # --- The lock -------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def _resume(job: Job, child: ChildProcess) -> bool:
         if not job.run or child.facts().get("run") != job.run or left is None:
             return False
         if left.lives:
-            job.say(f"waiting for process {left.pid}, which the previous agent started", pid=left.pid)
+            job.info(f"waiting for process {left.pid}, which the previous agent started", pid=left.pid)
         while left.lives:
             if job.wait(_LOCK_POLL_SECONDS) or job.seconds_left() <= 0:
                 return False
@@ -136,7 +136,7 @@ def _end_earlier(job: Job, child: ChildProcess) -> None:
     if left is None:
         _wait_for_lock(job, child)
     elif left.lives:
-        job.warn(f"ending process {left.pid} of an earlier run", pid=left.pid)
+        job.warning(f"ending process {left.pid} of an earlier run", pid=left.pid)
         end_group(left.pid, pause)
         if left.lives:
             raise HandlerFailed(problem=f"process {left.pid} of an earlier run cannot be ended.")

@@ -20,11 +20,11 @@ class SystemdHandler(Handler):
     """Stops units in the given order, and starts them in reverse order."""
 
     def __init__(self, options: TomlTable) -> None:
-        options.refuse_unknown({"unit", "units", *COMMON})
+        options.reject_unknown({"unit", "units", *COMMON})
         self._units = read_several(options, "unit", "units", '"web.service"')
         for unit in self._units:
             if unit.startswith("-") or "*" in unit:
-                raise options.wrong(f"{unit!r} is not a unit name.", "units" if "units" in options else "unit")
+                raise options.error(f"{unit!r} is not a unit name.", "units" if "units" in options else "unit")
 
     def describe(self, action: str) -> str:
         if action == PREPARE:

@@ -14,7 +14,7 @@ from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json
 from forewarn.agent.handlers.options import read_path
 from forewarn.agent.transport import EndpointConnection
 from forewarn.core.durations import backoff_seconds
-from forewarn.errors import EndpointError, EndpointSilent, EndpointStalled, HandlerFailed
+from forewarn.errors import EndpointError, EndpointStalled, EndpointTimedOut, HandlerFailed
 from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class WebhookRequest:
         try:
             status = self._connection.exchange("POST", self._target, self._headers, self._body, seconds).status
             self._problem = "" if 200 <= status < 300 else f"{self._receiver} responded with {status}"
-        except (EndpointSilent, EndpointStalled):
+        except (EndpointTimedOut, EndpointStalled):
             self._problem = f"{self._receiver} did not respond within {seconds:.0f} s"
         except EndpointError as error:
             self._problem = f"{self._receiver}: {error.fields.get('problem') or error}"
@@ -94,23 +94,23 @@ class WebhookHandler(Handler):
 
     def __init__(self, options: TomlTable) -> None:
         known = {"url", "undo_url", "undo", "headers", "secret_file", "ca_file", "attempts"}
-        options.refuse_unknown({*known, *COMMON})
+        options.reject_unknown({*known, *COMMON})
         options.required_text("url", 'Write it like "https://example.org/hook".')
         self._url = _read_url(options, "url")
         self._undo_url = _read_url(options, "undo_url") if "undo_url" in options else self._url
         if options.flag("undo") is False:
             if "undo_url" in options:
-                raise options.wrong("Has no effect with undo = false. Remove one of the two.", "undo_url")
+                raise options.error("Has no effect with undo = false. Remove one of the two.", "undo_url")
             self._undo_url = ""
         self._headers = dict(options.text_table("headers"))
         for name, value in self._headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-                raise options.wrong("Is not a valid header. The value must be printable ASCII.", "headers", name)
+                raise options.error("Is not a valid header. The value must be printable ASCII.", "headers", name)
             if name.lower() in _RESERVED_HEADERS:
-                raise options.wrong("The agent sets this header itself. Remove it.", "headers", name)
+                raise options.error("The agent sets this header itself. Remove it.", "headers", name)
         self._secret_file = read_path(options, "secret_file")
         self._ca_file = read_path(options, "ca_file")
-        self._attempts = options.whole_number("attempts", _DEFAULT_ATTEMPTS, 1, _MAX_ATTEMPTS)
+        self._attempts = options.integer("attempts", _DEFAULT_ATTEMPTS, 1, _MAX_ATTEMPTS)
 
     def describe(self, action: str) -> str:
         url = self._url if action == PREPARE else self._undo_url
@@ -131,7 +131,7 @@ class WebhookHandler(Handler):
             if not problem:
                 return
             if attempt < self._attempts:
-                job.warn(f"attempt {attempt} of {self._attempts}: {problem}", attempt=attempt)
+                job.warning(f"attempt {attempt} of {self._attempts}: {problem}", attempt=attempt)
                 if job.wait(backoff_seconds(attempt)):
                     raise HandlerFailed(problem=f"was stopped; {problem}.")
         times = "1 attempt" if self._attempts == 1 else f"{self._attempts} attempts"
@@ -164,9 +164,9 @@ def _read_url(options: TomlTable, key: str) -> str:
     except ValueError:
         fine = False
     if not fine or not url.isascii() or not url.isprintable() or " " in url:
-        raise options.wrong(f"{url!r} is not an http or https URL. Write it like https://example.org/hook", key)
+        raise options.error(f"{url!r} is not an http or https URL. Write it like https://example.org/hook", key)
     if parts.username is not None or parts.password is not None:
-        raise options.wrong("Put user name and password into headers.Authorization, not into the URL.", key)
+        raise options.error("Put user name and password into headers.Authorization, not into the URL.", key)
     return url
 
 

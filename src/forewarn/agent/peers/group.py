@@ -10,7 +10,7 @@ from forewarn.agent.http_server import listen_on
 from forewarn.agent.peers.messages import key, write_status
 from forewarn.agent.peers.network import PeerClient, PeerServer
 from forewarn.agent.peers.readiness import Readiness
-from forewarn.errors import PeersNotListening, PeerTrouble
+from forewarn.errors import PeerRequestFailed, PeersNotListening
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PeerGroup:
         self.address = self._server.address
         self._stopping = threading.Event()
         self._clients: dict[str, tuple[PeerClient, threading.Thread]] = {}
-        self._troubles: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
         self._last: dict[str, ApprovalDecision] = {}
 
     def start(self, me: str) -> None:
@@ -119,7 +119,7 @@ class PeerGroup:
             with self._lock:
                 if client.member not in self._readiness.members_to_poll():
                     del self._clients[key(client.member.vm)]
-                    self._troubles.pop(client.member.vm, None)
+                    self._errors.pop(client.member.vm, None)
                     client.close()
                     return
             self._poll_once(client)
@@ -129,15 +129,15 @@ class PeerGroup:
         vm, requested_at = client.member.vm, real_seconds()
         try:
             message = client.request_status(self._readiness.me)
-        except PeerTrouble as trouble:
+        except PeerRequestFailed as error:
             # Logged when it begins and when it changes, not each time.
-            if self._troubles.get(vm) != str(trouble) and not self._stopping.is_set():
-                self._troubles[vm] = str(trouble)
+            if self._errors.get(vm) != str(error) and not self._stopping.is_set():
+                self._errors[vm] = str(error)
                 _log.warning(
-                    "peer_request_failed", "Cannot get the status of a peer; retrying.", peer=vm, error=str(trouble)
+                    "peer_request_failed", "Cannot get the status of a peer; retrying.", peer=vm, error=str(error)
                 )
         else:
-            if self._troubles.pop(vm, None) is not None:
+            if self._errors.pop(vm, None) is not None:
                 _log.info("peer_recovered", "The peer responds again.", peer=vm)
             with self._lock:
                 self._readiness.record_response(vm, message, requested_at, real_seconds())

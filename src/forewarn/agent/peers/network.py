@@ -10,7 +10,7 @@ from forewarn.agent import transport
 from forewarn.agent.address import EndpointAddress
 from forewarn.agent.http_server import BoundedServer, LocalResponse
 from forewarn.agent.peers.messages import MAX_MESSAGE_SIZE, PATH, StatusRequest, is_same, key, random_token, read_status
-from forewarn.errors import BadPeerMessage, EndpointError, PeerTrouble
+from forewarn.errors import BadPeerMessage, EndpointError, PeerRequestFailed
 from forewarn.system.addresses import show_host_port
 from forewarn.system.logs import get_logger
 
@@ -52,29 +52,29 @@ class PeerClient:
         )
 
     def request_status(self, sender: str) -> StatusMessage:
-        """Return the member's status or raise PeerTrouble. `sender` is the name of this VM."""
+        """Return the member's status or raise PeerRequestFailed. `sender` is the name of this VM."""
         request, response = self._exchange(sender)
         if response.status == 401 and response.headers.get(CHALLENGE, "") != self._challenge:
             self._challenge = response.headers.get(CHALLENGE, "")
             request, response = self._exchange(sender)
         if response.status == 401:
-            raise self._trouble(
+            raise self._error(
                 "rejects our secret. Use the same [peers] secret_file on all VMs, and the same release of the agent."
             )
         if response.status == 421:
-            raise self._trouble(f"is not the VM at {self._address}. Check [peers] members.")
+            raise self._error(f"is not the VM at {self._address}. Check [peers] members.")
         if response.status != 200:
-            raise self._trouble(f"responded with status {response.status}, which no agent sends.")
+            raise self._error(f"responded with status {response.status}, which no agent sends.")
         if len(response.body) > MAX_MESSAGE_SIZE:
-            raise self._trouble(f"sent a response that is larger than {MAX_MESSAGE_SIZE} bytes.")
+            raise self._error(f"sent a response that is larger than {MAX_MESSAGE_SIZE} bytes.")
         if not is_same(response.headers.get(SIGNATURE, ""), request.sign_response(self._secret, response.body)):
-            raise self._trouble("sent a response without a valid signature.")
+            raise self._error("sent a response without a valid signature.")
         try:
             message = read_status(response.body)
         except BadPeerMessage as error:
-            raise self._trouble(f"sent an invalid response: {error}.") from error
+            raise self._error(f"sent an invalid response: {error}.") from error
         if key(message.vm) != key(self.member.vm):
-            raise self._trouble(f"has the address of {message.vm}. Check [peers] members.")
+            raise self._error(f"has the address of {message.vm}. Check [peers] members.")
         return message
 
     def close(self) -> None:
@@ -89,17 +89,17 @@ class PeerClient:
             return request, self._connection.exchange(
                 "GET", PATH, {**headers, "Connection": "close"}, None, self._timeout
             )
-        except EndpointError as trouble:
-            if trouble.kind == "unreachable":
-                problem = f"cannot be reached at {self._address}: {trouble.fields['problem']}."
-            elif trouble.kind in ("timeout", "stalled"):
+        except EndpointError as error:
+            if error.kind == "unreachable":
+                problem = f"cannot be reached at {self._address}: {error.fields['problem']}."
+            elif error.kind in ("timeout", "stalled"):
                 problem = f"did not respond at {self._address} within {self._timeout:g} s."
             else:
                 problem = f"sent no valid HTTP response at {self._address}."
-            raise self._trouble(problem) from trouble
+            raise self._error(problem) from error
 
-    def _trouble(self, problem: str) -> PeerTrouble:
-        return PeerTrouble(vm=self.member.vm, problem=problem)
+    def _error(self, problem: str) -> PeerRequestFailed:
+        return PeerRequestFailed(vm=self.member.vm, problem=problem)
 
 
 # --- The server -----------------------------------------------------------------------------------
