@@ -14,7 +14,7 @@ from forewarn.scenarios import library
 
 MINUTE = timedelta(minutes=1)
 WHOLE = '''title = "All at once"
-about = "Everything that a file can say."
+description = "Everything that a file can say."
 source = "Nowhere."
 fleet = """
 [[vm]]
@@ -39,7 +39,7 @@ overrides = ["windows"]
 
 [[step]]
 do = "rollout"
-budget = 7
+max_unavailable = 7
 pause = "1m"
 
 [[step]]
@@ -50,7 +50,7 @@ by = "30m"
 wait = "8m"
 
 [[step]]
-fault = { kind = "500", on = "any", count = 3, for = "1m" }
+fault = { kind = "500", method = "any", count = 3, duration = "1m" }
 
 [[step]]
 fault = { kind = "slow", delay = "1s" }
@@ -91,7 +91,7 @@ def test_every_key_of_a_file() -> None:
             title="begin",
             options=StepOptions((1, 3), "Freeze", timedelta(seconds=9), 20 * MINUTE, ("windows",)),
         ),
-        ScenarioStep(do="rollout", options=StepOptions(budget=7, pause=MINUTE)),
+        ScenarioStep(do="rollout", options=StepOptions(max_unavailable=7, pause=MINUTE)),
         ScenarioStep(do="postpone", options=StepOptions(by=30 * MINUTE)),
         ScenarioStep(wait=8 * MINUTE),
         ScenarioStep(fault=FaultSpec("500", method="any", count=3, duration=MINUTE)),
@@ -220,9 +220,9 @@ BROKEN = {
         "'reboot' is not one of restart, redeploy,",
     ),
     "an option of something else": (
-        HEAD + DO + "budget = 3\n",
+        HEAD + DO + "max_unavailable = 3\n",
         4,
-        "step[0].budget",
+        "step[0].max_unavailable",
         "Is not allowed here. Options of do = 'restart': vms, type, duration, notice, overrides.",
     ),
     "an option of nothing": (
@@ -340,11 +340,11 @@ BROKEN = {
         "step[1].fault.vm",
         "fault has no such key.",
     ),
-    "a fault that cannot strike so": (
-        HEAD + DO + '[[step]]\nfault = { kind = "empty", on = "POST" }\n',
+    "a fault that does not affect the method": (
+        HEAD + DO + '[[step]]\nfault = { kind = "empty", method = "POST" }\n',
         5,
-        "step[1].fault.on",
-        "Invalid on 'POST': empty affects only GET.",
+        "step[1].fault.method",
+        "Invalid method 'POST': empty affects only GET.",
     ),
     "a fault that waits for nobody": (
         HEAD + DO + '[[step]]\nfault = { kind = "500", delay = "1s" }\n',
@@ -388,11 +388,23 @@ BROKEN = {
         "step[0].expect.vm",
         "'gone' is not one of running, moved, deallocated, deleted.",
     ),
+    "the former name of a fault's key": (
+        HEAD + DO + '[[step]]\nfault = { kind = "500", for = "1m" }\n',
+        5,
+        "step[1].fault.for",
+        "It is now called 'duration'.",
+    ),
+    "the former name of a rollout's key": (
+        HEAD + '[[step]]\ndo = "rollout"\nbudget = 2\n',
+        4,
+        "step[0].budget",
+        "It is now called 'max_unavailable'.",
+    ),
     "the former name of a key": (
         HEAD + DO + "expect = { told = false }\n",
         4,
         "step[0].expect.told",
-        "Is called notified now.",
+        "It is now called 'notified'.",
     ),
     "nothing notified, and what": (
         HEAD + DO + 'expect = { notified = false, type = "Reboot" }\n',

@@ -24,7 +24,7 @@ ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel"
 _CAUSE_OPTIONS = ("type", "duration", "notice", "overrides")
 ACTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CAUSES, _CAUSE_OPTIONS),
-    ROLLOUT: (*_CAUSE_OPTIONS, "budget", "pause"),
+    ROLLOUT: (*_CAUSE_OPTIONS, "max_unavailable", "pause"),
     APPROVE: (),
     CANCEL: (),
     POSTPONE: ("by",),
@@ -88,7 +88,7 @@ class StepOptions(NamedTuple):
     duration: timedelta | None = None
     notice: timedelta | None = None
     overrides: tuple[str, ...] = ()
-    budget: int | None = None
+    max_unavailable: int | None = None
     pause: timedelta | None = None
     by: timedelta | None = None
 

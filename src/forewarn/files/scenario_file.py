@@ -29,17 +29,16 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 
-FILE_KEYS = ("title", "about", "source", "fleet", "needs", "step")
+FILE_KEYS = ("title", "description", "source", "fleet", "needs", "step")
 NEEDS_KEYS = ("vms", "group", "priority", "update_domains", "terminate_notice")
 KINDS_OF_STEP = ("do", "until", "wait", "fault")
-OPTION_KEYS = ("vms", "type", "duration", "notice", "overrides", "budget", "pause", "by")
+OPTION_KEYS = ("vms", "type", "duration", "notice", "overrides", "max_unavailable", "pause", "by")
 STEP_KEYS = ("title", *KINDS_OF_STEP, "expect", "within", *OPTION_KEYS)
 EXPECT_KEYS = (
     *("type", "status", "source", "description", "duration", "notice", "vms"),
     *("notified", "vm", "domains_at_once"),
 )
-FAULT_KEYS = ("kind", "on", "count", "for", "delay")
-_FAULT_KEY_OF = {"method": "on", "duration": "for"}
+FAULT_KEYS = ("kind", "method", "count", "duration", "delay")
 """Keys that are named otherwise than the fields of a fault."""
 
 _EXPECT_LIKE = '{ type = "Reboot", status = "Scheduled" }'
@@ -57,6 +56,7 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     file = TomlFile(text, source, BadScenario)
     document = file.load()
     file_table = TomlTable(file, "", None, document)
+    _reject_renamed(file_table, {"about": "description"})
     file_table.reject_unknown(FILE_KEYS)
     rows = document.get("step", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -73,7 +73,7 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
         title=_shown(
             file_table, "title", file_table.required_text("title", 'Write it like title = "A user restarts the VM".')
         ),
-        description=_shown(file_table, "about", file_table.text("about")),
+        description=_shown(file_table, "description", file_table.text("description")),
         source=_shown(file_table, "source", file_table.text("source")),
         needs=needs,
         fleet=_fleet(file_table),
@@ -117,6 +117,7 @@ def _choice(entry: TomlTable, key: str, allowed: Iterable[str]) -> str | None:
 
 
 def _read_step(entry: TomlTable, needs: Needs) -> ScenarioStep:
+    _reject_renamed(entry, {"budget": "max_unavailable"})
     entry.reject_unknown(STEP_KEYS)
     kinds = [key for key in KINDS_OF_STEP if key in entry]
     if len(kinds) > 1:
@@ -175,7 +176,7 @@ def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
         duration=entry.duration("duration"),
         notice=entry.duration("notice"),
         overrides=entry.choices("overrides", OVERRIDES),
-        budget=entry.integer("budget", 1, 1, 1000) if "budget" in entry else None,
+        max_unavailable=entry.integer("max_unavailable", 1, 1, 1000) if "max_unavailable" in entry else None,
         pause=entry.duration("pause"),
         by=_positive(entry, "by"),
     )
@@ -190,28 +191,34 @@ def _read_places(entry: TomlTable, needs: Needs) -> tuple[int, ...]:
 
 
 def _read_fault(entry: TomlTable) -> FaultSpec:
+    _reject_renamed(entry, {"on": "method", "for": "duration"})
     entry.reject_unknown(FAULT_KEYS)
     kind = entry.required_text("kind", f"Write one of {', '.join(faults.FAULTS)}.")
     order = FaultSpec(
         kind,
-        method=entry.text("on", faults.GET),
+        method=entry.text("method", faults.GET),
         count=entry.integer("count", 1, 1, faults.MAX_COUNT) if "count" in entry else None,
-        duration=entry.duration("for"),
+        duration=entry.duration("duration"),
         delay=entry.duration("delay"),
     )
     try:
         return faults.fill_in(order)
     except BadOption as error:
-        field = str(error.fields["name"])
-        key = _FAULT_KEY_OF.get(field, field)
+        key = str(error.fields["name"])
         raise entry.error(f"Invalid {key} {error.fields['value']!r}: {error.fields['problem']}", key) from None
     except Invalid as error:
         raise entry.error(str(error), "kind") from None
 
 
+def _reject_renamed(entry: TomlTable, renamed: dict[str, str]) -> None:
+    """Name the current key in place of a key of release 0.1."""
+    for old, new in renamed.items():
+        if old in entry:
+            raise entry.error(f"It is now called {new!r}.", old)
+
+
 def _read_expectation(entry: TomlTable) -> Expectation:
-    if "told" in entry:
-        raise entry.error("It is now called 'notified'.", "told")
+    _reject_renamed(entry, {"told": "notified"})
     entry.reject_unknown(EXPECT_KEYS)
     duration = entry.integer("duration", _NO_DURATION, -1, _MAX_DURATION)
     after = _choice(entry, "vm", ExpectedVMState)

@@ -101,7 +101,7 @@ def _settings(options: StepOptions, speed: float) -> RolloutSettings:
         duration=options.duration,
         notice=options.notice,
         overrides=options.overrides,
-        max_unavailable=options.budget or defaults.max_unavailable,
+        max_unavailable=options.max_unavailable or defaults.max_unavailable,
         pause=options.pause or defaults.pause,
         # Health checks need real time, at any speed.
         health_timeout=max(defaults.health_timeout, GRACE * speed) if speed != 1 else defaults.health_timeout,
