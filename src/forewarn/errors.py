@@ -590,13 +590,16 @@ class BadCommandLine(Invalid):
 
 class AgentNotRunning(Unavailable):
     message = (
-        "No agent is running on {folder}. Start one with: forewarn agent run. If it uses another state folder, name "
-        "it with --state."
+        "No agent uses the state folder {folder}. Start one with: forewarn agent run. If the agent uses another state "
+        "folder, give that folder with --state."
     )
 
 
 class AgentHung(Unavailable):
-    message = "The agent on {folder} does not respond ({problem}). Read its log, and restart it if this continues."
+    message = (
+        "The agent with the state folder {folder} does not respond ({problem}). Read its log, and restart it if this "
+        "continues."
+    )
 
 
 class UnitDiffers(Conflict):

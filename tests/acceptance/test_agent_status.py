@@ -75,7 +75,9 @@ def test_the_state_of_a_killed_agent_is_shown_and_the_next_agent_responds(
     assert (agent.state / "agent.sock").exists()  # it stays behind, and nobody listens
     code, shown, error = status_text(agent)
     assert code == 6
-    assert error.startswith(f"forewarn: No agent is running on {agent.state}. Start one with: forewarn agent run.")
+    assert error.startswith(
+        f"forewarn: No agent uses the state folder {agent.state}. Start one with: forewarn agent run."
+    )
     assert f"Reboot {event.id}  Scheduled" in shown
     assert "  handler    web: prepared" in shown
     agent.start()

@@ -108,7 +108,7 @@ def test_the_command_line_of_the_service_hands_it_on(folder: Path) -> None:
         (["install", "--unit-dir", "missing"], 5, "Cannot write missing/forewarn-agent.service: No such file"),
         (["bundle", "--output", "missing/agent.pyz"], 5, "Cannot write missing/agent.pyz: No such file"),
         (["bundle", "--output", "/"], 5, "Cannot write /"),
-        (["status"], 6, "No agent is running on"),
+        (["status"], 6, "No agent uses the state folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

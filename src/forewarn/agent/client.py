@@ -216,11 +216,12 @@ class Client:
         pause: Callable[[float], object] | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Without an endpoint, use FOREWARN_ENDPOINT or search for one. Send no request before the first use.
+        """Create a client. It sends no request before its first use.
 
-        Without a VM name, use FOREWARN_VM_NAME, the name from the endpoint, or the host name.
+        If `endpoint` is empty, it uses FOREWARN_ENDPOINT or searches for the endpoint. If `vm_name` is empty, it uses
+        FOREWARN_VM_NAME, the name from the endpoint, or the host name.
 
-        `pause` and `jitter` are for tests: a replacement for waiting, and the random factor of pauses.
+        Tests use `pause` and `jitter`: `pause` replaces the sleep function, `jitter` the random factor of delays.
         """
         if not (math.isfinite(poll_seconds) and MIN_POLL_SECONDS <= poll_seconds <= MAX_POLL_SECONDS):
             raise BadPollSeconds(value=poll_seconds, minimum=MIN_POLL_SECONDS, maximum=MAX_POLL_SECONDS)

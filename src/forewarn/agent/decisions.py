@@ -86,7 +86,7 @@ class ApproveEvent(NamedTuple):
 
 
 class FinishWork(NamedTuple):
-    """Everything is undone: end the work."""
+    """Mark the work for an event as done: every handler is undone."""
 
     work: EventWork
 

@@ -84,7 +84,7 @@ class Exchange:
 
 
 class TimedSocket:
-    """A socket for http.client that applies the time limit of the whole exchange to every call."""
+    """A socket for http.client. Each call may use only the time that is left for the whole exchange."""
 
     def __init__(self, wrapped: socket.socket, exchange: Exchange) -> None:
         self.socket = wrapped

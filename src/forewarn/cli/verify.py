@@ -73,8 +73,9 @@ def command(
 ) -> None:
     """Check a Scheduled Events server against the wire contract.
 
-    Use it only on test servers: it sends invalid requests, schedules and approves events, and advances the clock. The
-    shell runs the commands. The exit code is 0 if no check failed, and 1 if a check failed or none could run.
+    Use it only on test servers: it sends invalid requests, schedules and approves events, and advances the clock. A
+    shell runs the commands of --schedule-command, --cancel-command and --advance-command. The exit code is 0 if no
+    check failed, and 1 if a check failed or no check could run.
 
     \b
     Examples:

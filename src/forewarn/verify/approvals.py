@@ -43,7 +43,7 @@ def _approve_again(session: Session, body: Callable[[str], bytes], *headers: tup
 @check(
     "approval-unknown-among-known",
     Mark.ASSUMED,
-    "An approval with one unknown id gets 400 and approves none of its events.",
+    "If one id in an approval is unknown, the approval gets 400 and approves no event.",
     Requirement.SCHEDULE,
 )
 def approval_unknown_among_known(session: Session) -> None:
@@ -67,7 +67,7 @@ def approval_accepted(session: Session) -> None:
 @check(
     "approval-repeated",
     Mark.OBSERVED,
-    "A repeated approval gets 200: clients approve again on every poll.",
+    "A repeated approval gets 200, because clients approve again on every poll.",
     Requirement.SCHEDULE,
 )
 def approval_repeated(session: Session) -> None:
@@ -88,7 +88,7 @@ def approval_of_several(session: Session) -> None:
     _expect_accepted(session.approve(first, session.unapproved_event(first)))
 
 
-@check("approval-id-any-case", Mark.ASSUMED, "An approval may name the id in any letter case.", Requirement.SCHEDULE)
+@check("approval-id-any-case", Mark.ASSUMED, "An approval may contain the id in any letter case.", Requirement.SCHEDULE)
 def approval_id_any_case(session: Session) -> None:
     _approve_again(session, lambda event_id: approval(event_id.lower()))
 
@@ -101,7 +101,7 @@ def _approve_with_incarnation(session: Session, *values: Any) -> None:
 @check(
     "approval-stale-incarnation",
     Mark.OBSERVED,
-    "The server ignores the DocumentIncarnation in an approval, also an outdated one.",
+    "The server ignores the DocumentIncarnation in an approval, even if it is outdated.",
     Requirement.SCHEDULE,
 )
 def approval_stale_incarnation(session: Session) -> None:
@@ -121,7 +121,7 @@ def approval_incarnation_as_text(session: Session) -> None:
 @check(
     "approval-unknown-members",
     Mark.ASSUMED,
-    "The server ignores unknown members of an approval.",
+    "The server ignores unknown fields of an approval.",
     Requirement.SCHEDULE,
 )
 def approval_unknown_members(session: Session) -> None:
@@ -131,7 +131,7 @@ def approval_unknown_members(session: Session) -> None:
 @check(
     "approval-form-urlencoded",
     Mark.OBSERVED,
-    "The server accepts an approval that is declared as form-urlencoded, the default of curl.",
+    "The server accepts an approval with the Content-Type form-urlencoded, which curl sends by default.",
     Requirement.SCHEDULE,
 )
 def approval_form_urlencoded(session: Session) -> None:
@@ -141,7 +141,7 @@ def approval_form_urlencoded(session: Session) -> None:
 @check(
     "approval-as-json",
     Mark.OBSERVED,
-    "The server accepts an approval that is declared as application/json.",
+    "The server accepts an approval with the Content-Type application/json.",
     Requirement.SCHEDULE,
 )
 def approval_as_json(session: Session) -> None:

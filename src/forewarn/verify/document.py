@@ -85,7 +85,12 @@ def events_array(session: Session) -> None:
         read(response)
 
 
-@check("exact-members", Mark.OBSERVED, "An event has exactly the members of its version.", late=True)
+@check(
+    "exact-members",
+    Mark.OBSERVED,
+    "Every event that the run received has exactly the fields of its api-version.",
+    late=True,
+)
 def exact_members(session: Session) -> None:
     for version, snapshot in documents_with_events(session):
         expected = f"at {version} exactly {', '.join(MEMBERS[version])}"
@@ -94,7 +99,9 @@ def exact_members(session: Session) -> None:
             snapshot.response.expect(valid, expected, actual=f"members {', '.join(event)}")
 
 
-@check("member-order", Mark.OBSERVED, "The members of an event have the order of the published samples.", late=True)
+@check(
+    "member-order", Mark.OBSERVED, "The fields of an event have the same order as in the published samples.", late=True
+)
 def member_order(session: Session) -> None:
     for version, snapshot in documents_with_events(session):
         order = MEMBERS[version]
@@ -112,7 +119,7 @@ def event_id_guid(session: Session) -> None:
     _expect_member(session, valid, "EventId", "a GUID in upper case")
 
 
-@check("event-status", Mark.DOCUMENTED, "EventStatus is Scheduled or Started. There is no Completed.", late=True)
+@check("event-status", Mark.DOCUMENTED, "EventStatus is Scheduled or Started, never Completed.", late=True)
 def event_status(session: Session) -> None:
     def valid(event: dict[str, Any]) -> bool:
         return event.get("EventStatus") in (SCHEDULED, STARTED)
@@ -173,7 +180,12 @@ def not_before_format(session: Session) -> None:
     _expect_member(session, valid, "NotBefore", "a date like Mon, 19 Sep 2016 18:29:47 GMT")
 
 
-@check("not-before-weekday", Mark.OBSERVED, "The weekday of NotBefore is correct: some parsers check it.", late=True)
+@check(
+    "not-before-weekday",
+    Mark.OBSERVED,
+    "The weekday in NotBefore is correct, because some parsers check it.",
+    late=True,
+)
 def not_before_weekday(session: Session) -> None:
     for snapshot, event in _events(session):
         found = str(event.get("NotBefore"))
@@ -185,7 +197,7 @@ def not_before_weekday(session: Session) -> None:
 @check(
     "not-before-empty-once-started",
     Mark.DOCUMENTED,
-    "NotBefore of a Started event is present and empty.",
+    "A Started event has the field NotBefore, and its value is empty.",
     Requirement.SCHEDULE,
     late=True,
 )
@@ -213,7 +225,7 @@ def event_source(session: Session) -> None:
 @check(
     "duration",
     Mark.DOCUMENTED,
-    "DurationInSeconds is an integer: the duration of the interruption, 0 for none, -1 for unknown.",
+    "DurationInSeconds is an integer: the seconds of interruption, 0 for no interruption, -1 for unknown.",
     late=True,
 )
 def duration(session: Session) -> None:

@@ -113,7 +113,7 @@ def keys_alphabetical(session: Session) -> None:
             response.expect(keys == sorted(keys, key=str.lower), expected, actual=truncate(", ".join(keys)))
 
 
-@check("client-fields", Mark.OBSERVED, "The tree has the members of compute and network that clients read.")
+@check("client-fields", Mark.OBSERVED, "The tree has the fields of compute and network that clients read.")
 def client_fields(session: Session) -> None:
     response, compute = _compute(session)
     missing = [name for name in _CLIENT_FIELDS if name not in compute]
@@ -130,7 +130,11 @@ def client_fields(session: Session) -> None:
         response.expect(path in paths, f"{path} in the tree", actual=truncate(", ".join(paths)))
 
 
-@check("fields-by-version", Mark.DOCUMENTED, "A member of compute is present from its first version on, not before.")
+@check(
+    "fields-by-version",
+    Mark.DOCUMENTED,
+    "A field of compute is present from the version that introduced it, and not at older versions.",
+)
 def fields_by_version(session: Session) -> None:
     for version in ("2017-04-02", "2019-06-01", _VERSION):
         response, compute = _compute(session, version)
@@ -150,14 +154,14 @@ def scale_set_name(session: Session) -> None:
     response.expect(number != name and number.isdecimal(), f"a name like {scale_set}_0", actual=name)
 
 
-@check("subtree", Mark.DOCUMENTED, "A path selects a branch of the tree.")
+@check("subtree", Mark.DOCUMENTED, "The path of a request selects a branch of the tree.")
 def subtree(session: Session) -> None:
     _, compute = _compute(session)
     response = session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/compute"))
     response.expect(_json(response) == compute, "the same as compute in the whole tree")
 
 
-@check("value-as-text", Mark.DOCUMENTED, "A single value with format=text is bare text without a newline.")
+@check("value-as-text", Mark.DOCUMENTED, "With format=text, a single value is plain text without a newline.")
 def value_as_text(session: Session) -> None:
     _, compute = _compute(session)
     response = _text(session, "/compute/name")
@@ -171,12 +175,12 @@ def value_as_text(session: Session) -> None:
     )
 
 
-@check("value-without-format", Mark.DOCUMENTED, "A single value without format=text gets 400.")
+@check("value-without-format", Mark.DOCUMENTED, "A request for a single value without format=text gets 400.")
 def value_without_format(session: Session) -> None:
     expect_error(session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/compute/name")), 400)
 
 
-@check("array-index", Mark.DOCUMENTED, "A number selects an element of an array.")
+@check("array-index", Mark.DOCUMENTED, "A number in the path selects an element of an array.")
 def array_index(session: Session) -> None:
     _, value = _tree(session)
     response = session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/network/interface/0"))
@@ -185,7 +189,7 @@ def array_index(session: Session) -> None:
     expect_error(session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/network/interface/99")), 404)
 
 
-@check("unknown-element", Mark.DOCUMENTED, "An unknown element gets 404.")
+@check("unknown-element", Mark.DOCUMENTED, "A request for an unknown element gets 404.")
 def unknown_element(session: Session) -> None:
     expect_error(session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/compute/colour")), 404)
 
@@ -204,7 +208,7 @@ def forwarded_rejected(session: Session) -> None:
     expect_error(session.endpoint.request(target=target_for(_VERSION, INSTANCE_PATH), headers=headers), 400)
 
 
-@check("duplicate-query-parameter", Mark.DOCUMENTED, "A query parameter that is given twice gets 400.")
+@check("duplicate-query-parameter", Mark.DOCUMENTED, "A request with the same query parameter twice gets 400.")
 def duplicate_query_parameter(session: Session) -> None:
     expect_error(session.endpoint.request(target=f"{target_for(_VERSION, INSTANCE_PATH)}&format=json&format=json"), 400)
 
@@ -232,18 +236,26 @@ def _expect_bad_version(response: HttpResponse) -> None:
 @check(
     "version-missing",
     Mark.OBSERVED,
-    "A request without api-version gets 400 with newest-versions. Libraries depend on it.",
+    "A request without api-version gets 400. The body has the list `newest-versions`, which libraries read.",
 )
 def version_missing(session: Session) -> None:
     _expect_bad_version(session.endpoint.request(target=INSTANCE_PATH))
 
 
-@check("version-unknown", Mark.OBSERVED, "An unknown version gets the same error: 400, not 404.")
+@check(
+    "version-unknown",
+    Mark.OBSERVED,
+    "A request with an unknown version gets the same response as one without a version: 400, not 404.",
+)
 def version_unknown(session: Session) -> None:
     _expect_bad_version(session.endpoint.request(target=target_for("2018-01-01", INSTANCE_PATH)))
 
 
-@check("versions-list", Mark.OBSERVED, "GET /metadata/versions lists the versions, ascending. It needs no api-version.")
+@check(
+    "versions-list",
+    Mark.OBSERVED,
+    "GET /metadata/versions lists the versions in ascending order. The request needs no api-version.",
+)
 def versions_list(session: Session) -> None:
     response = session.endpoint.request(target="/metadata/versions")
     value = _json(response)

@@ -171,7 +171,7 @@ def cancellation_increments(session: Session) -> None:
 @check(
     "shared-hardware-waits",
     Mark.DOCUMENTED,
-    "An operation on shared hardware starts when every affected group has approved.",
+    "An operation that affects several groups starts when every affected group has approved.",
     Requirement.SCHEDULE,
     Requirement.OTHER_GROUP,
 )
@@ -236,7 +236,7 @@ def no_early_start(session: Session) -> None:
         snapshot.response.expect(status == SCHEDULED, f"Scheduled until {announced}", actual=actual)
 
 
-@check("starts-at-not-before", Mark.DOCUMENTED, "An event starts at NotBefore, approved or not.", *_TIME)
+@check("starts-at-not-before", Mark.DOCUMENTED, "An event starts at NotBefore, even if nobody has approved it.", *_TIME)
 def starts_at_not_before(session: Session) -> None:
     observed = observe_until_removed(session)
     last = observed.at_not_before or observed.snapshots[-1]
@@ -256,7 +256,7 @@ def id_unchanged(session: Session) -> None:
         later.response.expect(not (gone and new), f"the event with its id {observed.event_id}", actual=actual)
 
 
-@check("not-before-never-decreases", Mark.DOCUMENTED, "NotBefore never moves to an earlier time.", *_TIME)
+@check("not-before-never-decreases", Mark.DOCUMENTED, "NotBefore never changes to an earlier time.", *_TIME)
 def not_before_never_decreases(session: Session) -> None:
     observed = observe_until_removed(session)
     times = [
@@ -268,7 +268,7 @@ def not_before_never_decreases(session: Session) -> None:
         snapshot.response.expect(later >= earlier, f"NotBefore {earlier} or later", actual=f"NotBefore {later}")
 
 
-@check("resources-unchanged", Mark.ASSUMED, "Resources of an event do not change.", *_TIME)
+@check("resources-unchanged", Mark.ASSUMED, "The Resources of an event do not change.", *_TIME)
 def resources_unchanged(session: Session) -> None:
     observed = observe_until_removed(session)
     names = (observed.first.event(observed.event_id) or {}).get("Resources")
@@ -281,7 +281,7 @@ def resources_unchanged(session: Session) -> None:
 @check(
     "removed-when-complete",
     Mark.DOCUMENTED,
-    "A completed event disappears from the document. There is no status Completed.",
+    "A completed event disappears from the document. It never has the status Completed.",
     *_TIME,
 )
 def removed_when_complete(session: Session) -> None:
@@ -368,7 +368,7 @@ def _poll_after_inactivity(session: Session) -> tuple[Snapshot, Snapshot]:
 @inactivity_check(
     "inactivity-resets-incarnation",
     Mark.OBSERVED,
-    "A day without a GET disables the service. The next GET enables it, and the incarnation restarts at 0.",
+    "After a day without a GET, the service is disabled. The next GET enables it, with incarnation 0.",
     Requirement.ADVANCE,
     late=True,
 )
@@ -399,7 +399,7 @@ def inactivity_no_notice(session: Session) -> None:
 @inactivity_check(
     "inactivity-changes-etag",
     Mark.ASSUMED,
-    "After a day without a GET the ETag differs, also if the incarnation is the same.",
+    "After a day without a GET, the ETag is different, even if the incarnation is the same.",
     Requirement.ADVANCE,
     late=True,
 )

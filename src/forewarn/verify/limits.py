@@ -55,7 +55,9 @@ def connection_close_announced(session: Session) -> None:
 
 
 @check(
-    "keep-alive", Mark.ASSUMED, "The connection stays open for more requests, unless the response announces a close."
+    "keep-alive",
+    Mark.ASSUMED,
+    "The connection stays open for more requests, unless the response has `Connection: close`.",
 )
 def keep_alive(session: Session) -> None:
     for _ in range(20):
@@ -91,7 +93,7 @@ def pipelining(session: Session) -> None:
 @check(
     "connection-close-requested",
     Mark.ASSUMED,
-    "After a request with `Connection: close` the server announces the close, and closes.",
+    "After a request with `Connection: close`, the server sends `Connection: close` and closes the connection.",
 )
 def connection_close_requested(session: Session) -> None:
     request = HttpRequest("GET", target_for(NEWEST), (*METADATA_TRUE, CONNECTION_CLOSE))
@@ -140,7 +142,11 @@ def _send_unacceptable(session: Session, data: bytes, description: str) -> HttpR
     return response
 
 
-@check("large-body", Mark.ASSUMED, "A body that is too large gets 413 or a closed connection, no 500 and no hang.")
+@check(
+    "large-body",
+    Mark.ASSUMED,
+    "A body that is too large gets 413 or a closed connection. The server neither sends 500 nor hangs.",
+)
 def large_body(session: Session) -> None:
     description = f"POST with a body of {_LARGE_BYTES} bytes"
     request = HttpRequest("POST", target_for(NEWEST), METADATA_TRUE, b" " * _LARGE_BYTES)
@@ -153,7 +159,11 @@ def large_body(session: Session) -> None:
         raise CheckFailed("413 or a closed connection", request=description, actual=response.summary)
 
 
-@check("large-header", Mark.ASSUMED, "A header that is too large gets 431 or a closed connection, no 500 and no hang.")
+@check(
+    "large-header",
+    Mark.ASSUMED,
+    "A header that is too large gets 431 or a closed connection. The server neither sends 500 nor hangs.",
+)
 def large_header(session: Session) -> None:
     description = f"GET with a header of {_LARGE_BYTES} bytes"
     request = HttpRequest("GET", target_for(NEWEST), (*METADATA_TRUE, ("X-Large", "a" * _LARGE_BYTES)))
@@ -162,7 +172,11 @@ def large_header(session: Session) -> None:
         raise CheckFailed("431 or a closed connection", request=description, actual=response.summary)
 
 
-@check("not-http", Mark.ASSUMED, "Data that is not HTTP gets 400 or a closed connection, no 500 and no hang.")
+@check(
+    "not-http",
+    Mark.ASSUMED,
+    "Data that is not HTTP gets 400 or a closed connection. The server neither sends 500 nor hangs.",
+)
 def not_http(session: Session) -> None:
     for data in (b"\x00\x01 rubbish\r\n\r\n", b"Hello, is anybody there?\r\n\r\n"):
         response = _send_unacceptable(session, data, repr(data))
@@ -176,7 +190,7 @@ def not_http(session: Session) -> None:
 @check(
     "slow-client-does-not-block",
     Mark.ASSUMED,
-    "While one client has sent half of a request, the server serves others.",
+    "The server serves other clients while one client has sent only half of a request.",
 )
 def slow_client_does_not_block(session: Session) -> None:
     connection = session.endpoint.connect(session.slow_client_seconds)

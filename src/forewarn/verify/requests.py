@@ -48,7 +48,9 @@ def header_not_true(session: Session) -> None:
         expect_error(session.endpoint.request(headers=(("Metadata", value),)), 400, text=MISSING_HEADER)
 
 
-@check("metadata-header-any-case", Mark.OBSERVED, "The header's name and value match in any letter case.")
+@check(
+    "metadata-header-any-case", Mark.OBSERVED, "The name and the value of the header Metadata may have any letter case."
+)
 def header_any_case(session: Session) -> None:
     for pair in (("METADATA", "TRUE"), ("metadata", "True")):
         response = session.endpoint.request(headers=(pair,))
@@ -90,14 +92,14 @@ def version_not_a_date(session: Session) -> None:
 @check(
     "version-not-available",
     Mark.OBSERVED,
-    "An unknown date gets 404 with the published text. So do versions that only /metadata/instance has.",
+    "An unknown version gets 404 with the published text, even if /metadata/instance has this version.",
 )
 def version_not_available(session: Session) -> None:
     for version in ("2018-01-01", "2021-02-01"):
         expect_error(session.endpoint.request(target=target_for(version)), 404, text=UNKNOWN_VERSION)
 
 
-@check("version-newer", Mark.OBSERVED, "A date after the newest version gets 404.")
+@check("version-newer", Mark.OBSERVED, "A version after the newest one gets 404.")
 def version_newer(session: Session) -> None:
     expect_error(session.endpoint.request(target=target_for("2099-12-31")), 404, text=UNKNOWN_VERSION)
 
@@ -119,7 +121,7 @@ def forwarded_rejected(session: Session) -> None:
     expect_error(session.endpoint.request("POST", target_for(NEWEST), (*METADATA_TRUE, _FORWARDED), _BODY), 400)
 
 
-@check("duplicate-query-parameter", Mark.DOCUMENTED, "A query parameter that is given twice gets 400.")
+@check("duplicate-query-parameter", Mark.DOCUMENTED, "A request with the same query parameter twice gets 400.")
 def duplicate_query_parameter(session: Session) -> None:
     expect_error(session.endpoint.request(target=f"{target_for(NEWEST)}&api-version={NEWEST}"), 400)
 

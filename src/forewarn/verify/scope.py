@@ -34,7 +34,7 @@ def same_document(session: Session) -> None:
 @check(
     "same-group-can-approve",
     Mark.DOCUMENTED,
-    "Any VM of the group may approve an event, for all VMs of the event.",
+    "Any VM of the group may approve an event. The approval applies to all VMs of the event.",
     Requirement.SCHEDULE,
     Requirement.SAME_GROUP,
 )
@@ -67,7 +67,7 @@ def other_group_sees_nothing(session: Session) -> None:
 @check(
     "other-group-cannot-approve",
     Mark.ASSUMED,
-    "An approval by a VM of another group gets 400, as for an unknown id, and approves nothing.",
+    "An approval by a VM of another group approves nothing. It gets 400, like an approval of an unknown id.",
     Requirement.SCHEDULE,
     Requirement.OTHER_GROUP,
 )

@@ -53,12 +53,16 @@ def etag_not_modified(session: Session) -> None:
     _expect_not_modified(session, '"{}"', CONNECTION_CLOSE)  # until the close, so that no body is overlooked
 
 
-@check("etag-unquoted", Mark.OBSERVED, "If-None-Match may have the ETag without quotes.")
+@check("etag-unquoted", Mark.OBSERVED, "The ETag in If-None-Match may have no quotes.")
 def etag_unquoted(session: Session) -> None:
     _expect_not_modified(session, "{}")
 
 
-@check("etag-zero", Mark.OBSERVED, "If-None-Match with a bare 0 gets the document: a sample starts with it.")
+@check(
+    "etag-zero",
+    Mark.OBSERVED,
+    "If-None-Match with the value 0 gets the document: a published sample sends 0 in its first request.",
+)
 def etag_zero(session: Session) -> None:
     read(_poll_with_etag(session, "0"))
 
@@ -75,7 +79,7 @@ def etag_outdated(session: Session) -> None:
 @check(
     "etag-follows-incarnation",
     Mark.ASSUMED,
-    "The ETag changes exactly when the incarnation changes. All VMs of a group get the same one.",
+    "The ETag changes if and only if the incarnation changes. All VMs of a group get the same ETag.",
 )
 def etag_follows_incarnation(session: Session) -> None:
     _current_etag(session)
@@ -102,7 +106,7 @@ def etag_follows_incarnation(session: Session) -> None:
 @check(
     "etag-on-post-ignored",
     Mark.OBSERVED,
-    "If-None-Match has no effect on an approval: a sample sends it.",
+    "If-None-Match has no effect on an approval, because a published sample sends it there.",
     Requirement.SCHEDULE,
 )
 def etag_on_post_ignored(session: Session) -> None:

@@ -43,7 +43,11 @@ def _all_versions(session: Session) -> Iterator[tuple[str, Snapshot, Snapshot]]:
             yield version, snapshot, snapshots[NEWEST]
 
 
-@check("members-per-version", Mark.DOCUMENTED, "A version shows exactly the members that exist up to that version.")
+@check(
+    "members-per-version",
+    Mark.DOCUMENTED,
+    "At each api-version, an event has exactly the fields introduced in that version or earlier.",
+)
 def members_per_version(session: Session) -> None:
     for version, snapshot, _ in list(_all_versions(session)):
         for event in snapshot.events:
@@ -52,7 +56,11 @@ def members_per_version(session: Session) -> None:
             snapshot.response.expect(valid, expected, actual=f"members {', '.join(event)}")
 
 
-@check("same-values", Mark.DOCUMENTED, "An older version shows the same values as the newest version.")
+@check(
+    "same-values",
+    Mark.DOCUMENTED,
+    "At an older api-version, the fields of an event have the same values as at the newest version.",
+)
 def same_values(session: Session) -> None:
     for _, snapshot, newest_snapshot in list(_all_versions(session)):
         for event in snapshot.events:
@@ -63,7 +71,11 @@ def same_values(session: Session) -> None:
                 snapshot.response.expect(event[member] == newest.get(member), expected, actual=actual)
 
 
-@check("leading-underscore", Mark.DOCUMENTED, "VM names have a leading underscore at 2017-03-01 and none later.")
+@check(
+    "leading-underscore",
+    Mark.DOCUMENTED,
+    "VM names have a leading underscore at version 2017-03-01, and no underscore at later versions.",
+)
 def leading_underscore(session: Session) -> None:
     for version, snapshot, newest_snapshot in list(_all_versions(session)):
         for event in snapshot.events:
@@ -91,7 +103,7 @@ def _expect_gated(session: Session, event_type: str) -> None:
 @check(
     "preempt-gated",
     Mark.DOCUMENTED,
-    "Versions from 2017-11-01 show a Preempt, older ones do not.",
+    "A Preempt is in the document at versions from 2017-11-01, and not at older versions.",
     Requirement.SCHEDULE,
 )
 def preempt_gated(session: Session) -> None:
@@ -101,14 +113,14 @@ def preempt_gated(session: Session) -> None:
 @check(
     "terminate-gated",
     Mark.OBSERVED,
-    "Versions from 2019-01-01 show a Terminate, older ones do not.",
+    "A Terminate is in the document at versions from 2019-01-01, and not at older versions.",
     Requirement.SCHEDULE,
 )
 def terminate_gated(session: Session) -> None:
     _expect_gated(session, "Terminate")
 
 
-@check("one-incarnation", Mark.ASSUMED, "All versions show the same DocumentIncarnation.")
+@check("one-incarnation", Mark.ASSUMED, "DocumentIncarnation is the same at all versions.")
 def one_incarnation(session: Session) -> None:
     for version, snapshot, newest in list(_all_versions(session)):
         expected = f"{newest.incarnation} at {version}, as at {NEWEST}"
@@ -118,7 +130,7 @@ def one_incarnation(session: Session) -> None:
 @check(
     "approval-across-versions",
     Mark.OBSERVED,
-    "A client can read an event at one version and approve it at another.",
+    "A client can read an event at one version and approve it at another version.",
     Requirement.SCHEDULE,
 )
 def approval_across_versions(session: Session) -> None:
@@ -127,13 +139,17 @@ def approval_across_versions(session: Session) -> None:
     response.expect(response.status == 200, "200")
 
 
-@check("latest-rejected", Mark.DOCUMENTED, "The version `latest`, valid in previews, gets 400.")
+@check(
+    "latest-rejected", Mark.DOCUMENTED, "The api-version `latest` gets 400. Only previews of the service accepted it."
+)
 def latest_rejected(session: Session) -> None:
     expect_error(session.endpoint.request(target=target_for("latest")), 400)
 
 
 @check(
-    "preview-or-not-found", Mark.OBSERVED, "The preview version 2024-07-09 gets 200 or 404: one client expects this."
+    "preview-or-not-found",
+    Mark.OBSERVED,
+    "The preview version 2024-07-09 gets 200 or 404, because one client expects this.",
 )
 def preview_or_not_found(session: Session) -> None:
     response = session.endpoint.request(target=target_for("2024-07-09"))
@@ -143,7 +159,7 @@ def preview_or_not_found(session: Session) -> None:
 @check(
     "only-known-types",
     Mark.DOCUMENTED,
-    "Versions up to 2020-07-01 show only the five event types.",
+    "At versions up to 2020-07-01, the document has only the five known event types.",
     late=True,
 )
 def only_known_types(session: Session) -> None:

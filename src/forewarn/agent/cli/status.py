@@ -142,8 +142,8 @@ def parser() -> AgentParser:
     parser = AgentParser(
         "status",
         "Show current events and what the agent of this VM has done.\n\n"
-        "The command finds the agent by its state folder. If no agent is running, it shows what the last\n"
-        "one has left to undo, and exits with code 6.",
+        "The command finds the agent by its state folder. If no agent is running, it shows the unfinished\n"
+        "work of the last agent, and exits with code 6.",
         "forewarn agent status",
         "forewarn agent status --state /var/lib/forewarn-agent --json",
     )

@@ -155,7 +155,8 @@ class PeerServer:
             if self._is_new_warning(f"{signed.sender} {signed.receiver}"):
                 _log.warning(
                     "peer_address_wrong",
-                    "A peer has the address of this VM for another VM. Check its [peers] members.",
+                    "The peer's [peers] members list this VM's address under another VM's name. "
+                    "Correct the list on the peer.",
                     peer=signed.sender,
                     expected_vm=signed.receiver,
                 )
