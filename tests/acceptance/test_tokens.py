@@ -223,7 +223,7 @@ def test_a_remote_service_is_used_with_a_token_from_a_file(make_service: MakeSer
         ({}, 5, "Use --token-file FILE"),
         ({"FOREWARN_TOKEN_FILE": str(tmp_path / "none")}, 2, "Cannot read"),
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "forewarn:8170"}, 2, "write it like https://"),
-        ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not respond"),
+        ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "No valid response"),
     ):
         said = run_command(service, "event", "list", **{**elsewhere, **variables})
         assert (said.returncode, words in said.stderr) == (code, True), said.stderr
@@ -266,13 +266,13 @@ def answer_of(status: str, *headers: str, body: str = "") -> bytes:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (b"SSH-2.0-OpenSSH\r\n", "does not respond"),
-        (b"", "does not respond"),
+        (b"SSH-2.0-OpenSSH\r\n", "No valid response"),
+        (b"", "No valid response"),
         (answer_of("200 OK", body="<html>"), "not JSON"),
         (answer_of("200 OK", body="{}"), "not from Forewarn"),
         (answer_of("200 OK", body="[]"), "not from Forewarn"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "incomplete"),
-        (answer_of("502 Bad Gateway", body="<html>"), "Temporarily unavailable"),
+        (answer_of("502 Bad Gateway", body="<html>"), "HTTP 502, not from a control API (its default port is 8170)"),
     ],
 )
 def test_another_server_is_reported_as_not_forewarn(forewarn: Service, said: bytes, words: str) -> None:

@@ -69,7 +69,7 @@ def test_a_response_of_another_member_is_rejected(
     machines.until_why("web-0", "web-2 (no response, unreachable)")
     assert machines.groups["web-0"].snapshot()["web-2"]["seconds_since_last_response"] is None
     machines.until_logged(caplog, "web-2 is not the VM at 127.0.0.1:")
-    machines.until_logged(caplog, "Check its [peers] members. peer=web-0 expected_vm=web-2")
+    machines.until_logged(caplog, "Correct the list on the peer. peer=web-0 expected_vm=web-2")
 
 
 def reply(signature: str, body: bytes) -> bytes:

@@ -40,4 +40,6 @@ def test_a_kind_with_blanks_is_rejected_with_its_hyphenated_form() -> None:
 
 
 def test_an_unknown_kind_is_rejected_with_the_nearest_one() -> None:
-    assert check_kind("aproved") == "'aproved' is not a kind of history entry. Did you mean 'approved'?"
+    rejection = check_kind("aproved")
+    assert rejection.startswith("'aproved' is not a kind of history entry. Did you mean 'approved'? Kinds: requested, ")
+    assert all(kind in rejection for kind in HISTORY_KINDS)

@@ -158,7 +158,7 @@ class ControlClient:
                 problem = f"it redirects to {response.getheader('Location')}; to use that address, set --server"
                 raise ServiceUnreachable(url=self._address.url, problem=problem)
             if not 200 <= response.status < 300:
-                raise _reported_error(self._address.url, rejection)
+                raise _reported_error(self._address.url, response.status, rejection)
             yield response
 
 
@@ -183,13 +183,13 @@ def _read_token(path: str) -> str:
     return token
 
 
-def _reported_error(url: str, body: bytes) -> Exception:
+def _reported_error(url: str, status: int, body: bytes) -> Exception:
     """Return the error of a response with problem details."""
     try:
         details = json.loads(body)
         return _FAMILIES[details["title"]].relayed(_name_option(details))
     except (ValueError, KeyError, TypeError):
-        problem = "the response is not from a control API, whose default port is 8170"
+        problem = f"HTTP {status}, not from a control API (its default port is 8170)"
         return ServiceUnreachable(url=url, problem=problem)
 
 
