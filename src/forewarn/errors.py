@@ -466,8 +466,8 @@ class WebhookExists(Conflict):
 
 class EventsNotEnabled(Conflict):
     message = (
-        "{reason}. The run would send it no events. Start the application in one of its VMs first, or enable the group "
-        "with --enable."
+        "{reason}. The run would send the group no events. Start the application in one of the group's VMs first, or "
+        "enable the group with --enable."
     )
 
 

@@ -1,7 +1,7 @@
 """Settings of the service, one row each.
 
 An option overrides a variable, a variable overrides the file, the file overrides the default.
-RENAMED lists former names of settings. A former name is an error that names the current one.
+RENAMED lists former names of settings. If a former name is used, the error message gives the current name.
 """
 
 from __future__ import annotations

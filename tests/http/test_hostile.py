@@ -254,7 +254,7 @@ def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..
         lines[-1].socket.close()
     lines[-1].socket.close()
     service.stop()  # then all of its log is here
-    assert "address_connection_limit_reached: An address has the maximum number of connections" in service.output
+    assert "address_connection_limit_reached: A client address has the maximum number of connections" in service.output
 
 
 @pytest.mark.parametrize("size", [2000, 40_000])

@@ -244,7 +244,7 @@ def _undo(work: EventWork, others: list[EventWork], busy: set[str], context: Dec
 
 
 def limit_seconds(instruction: RunHandler, timeout: timedelta, begun_at: float, seconds: float) -> float:
-    """Return a handler's time limit: its timeout, and for prepare at most what is left of the rule's timeout."""
+    """Return a handler's time limit: its timeout. For prepare, the rest of the rule's timeout, if that is shorter."""
     own = timeout.total_seconds()
     return own if instruction.action == UNDO else min(own, seconds_left(instruction.work, begun_at, seconds))
 

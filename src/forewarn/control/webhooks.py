@@ -112,7 +112,7 @@ class WebhookTestShape(Shape):
 
 
 class WebhookFailureShape(Shape):
-    """A row of history that was not delivered: it is retried, or it has failed."""
+    """A row of history that was not delivered: it will be retried, or it has failed permanently."""
 
     sequence: Count
     attempts: Count

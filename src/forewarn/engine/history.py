@@ -62,7 +62,7 @@ class StoredRecords:
         return await self._read(self._records.events_by_prefix, start, group)
 
     async def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
-        """Return events, each with its position."""
+        """Return events, each with its row number in the store, which is the cursor of a page."""
         return await self._read(self._records.events, filters)
 
     async def operation(self, operation_id: str) -> Operation | None:
@@ -74,7 +74,7 @@ class StoredRecords:
         return await self._read(self._records.operations_by_prefix, start)
 
     async def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
-        """Return operations, each with its position."""
+        """Return operations, each with its row number in the store, which is the cursor of a page."""
         return await self._read(self._records.operations, filters)
 
     async def rollouts_by_prefix(self, start: str) -> list[Rollout]:
@@ -82,7 +82,7 @@ class StoredRecords:
         return await self._read(self._records.rollouts_by_prefix, start)
 
     async def rollouts(self, filters: ListFilter) -> list[tuple[int, Rollout]]:
-        """Return rollouts, each with its position."""
+        """Return rollouts, each with its row number in the store, which is the cursor of a page."""
         return await self._read(self._records.rollouts, filters)
 
     async def stored_response(self, key: str) -> StoredResponse | None:

@@ -105,7 +105,7 @@ class Connections(Generic[C]):
             if self._may_warn():
                 _log.warning(
                     "address_connection_limit_reached",
-                    "An address has the maximum number of connections; closing new ones.",
+                    "A client address has the maximum number of connections; closing new ones.",
                     server=self._server,
                     address=address,
                     connections=self._of_address[address],

@@ -167,7 +167,7 @@ class Session:
     # --- Hook commands ----------------------------------------------------------------------------
 
     def schedule(self, event_type: str) -> tuple[Snapshot, Snapshot, str]:
-        """Schedule an event. Return the document before it, the first document with it, and its id."""
+        """Schedule an event. Return the document before it, the first document with it, and the event's id."""
         before = self.poll()
         self.hooks.run(self.hooks.schedule, FOREWARN_EVENT_TYPE=event_type, FOREWARN_VM=self.vm)
 

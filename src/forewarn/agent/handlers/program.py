@@ -107,7 +107,7 @@ def _resume(job: Job, child: ChildProcess) -> bool:
 
 
 def _take_lock(job: Job, child: ChildProcess, run: str) -> int:
-    """Take the lock of the job's handler. An earlier program of it is ended first.
+    """Take the lock of the job's handler. If an earlier program of this handler is still running, it is ended first.
 
     `run` is the id of a run that a later agent may resume; empty: it may not.
     """
