@@ -167,7 +167,7 @@ def test_the_error_lists_what_the_scenario_needs(make_service: Make) -> None:
     for arguments, code, words in (
         (("user-reboot",), 2, "the fleet has more than one choice. Choose with --vm: web-0, web-1."),
         (("spot-eviction", "--vm", "web-0"), 2, "needs 1 Spot VM, but web-0 is regular."),
-        (("user-reboot", "--vm", "web-0"), 4, "web has never polled. The run would send it no events."),
+        (("user-reboot", "--vm", "web-0"), 4, "web has never polled. The run would send the group no events."),
         (("user-reboot", "--vm", "web-9"), 3, "Unknown VM 'web-9'."),
         (("user-rebot", "--vm", "web-0"), 3, "Unknown scenario 'user-rebot'. Did you mean 'user-reboot'?"),
         (("user-reboot", "--vm", "web-0", "--speed", "0"), 2, "0"),

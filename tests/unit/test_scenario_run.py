@@ -405,7 +405,7 @@ async def test_a_group_without_events_enabled_is_an_error_that_says_what_to_do()
     async with running_stage(enable_groups=False) as stage:
         with pytest.raises(EventsNotEnabled) as caught:
             await stage.start(HEAD + RESTART, "db-0")
-        assert str(caught.value).startswith("db-0 has never polled. The run would send it no events.")
+        assert str(caught.value).startswith("db-0 has never polled. The run would send the group no events.")
         assert "--enable" in str(caught.value)
         assert stage.scenario_runs.runs() == []
         run = await stage.run_scenario(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
