@@ -720,7 +720,7 @@ class EndpointRejected(EndpointError):
 
 
 class EndpointWithoutEvents(EndpointError):
-    message = "The endpoint has no scheduled events for this VM. It returned 404: {problem}"
+    message = "The endpoint does not provide Scheduled Events for this VM. It returned 404: {problem}"
 
     kind = "not-found"
 

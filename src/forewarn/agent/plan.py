@@ -183,7 +183,7 @@ def _after(time: datetime, duration: timedelta) -> datetime:
 
 
 def _leader_problem(peers: PeersSettings, event: ScheduledEvent, me: str) -> str:
-    """Return why no VM may approve although all are ready and respond, or an empty string if one may."""
+    """Assume that all VMs are ready and respond. Return why still none may approve; empty if one of them may."""
     from forewarn.agent.peers.messages import READY, PeerEventStatus, StatusMessage, digest, key
     from forewarn.agent.peers.readiness import Readiness
 

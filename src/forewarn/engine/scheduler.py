@@ -179,7 +179,11 @@ class Scheduler:
                 seconds = self._seconds_to_next()
             except Exception as error:  # noqa: BLE001 - the scheduler must never stop
                 if isinstance(error, StoreFailed):
-                    _log.warning("due_items_not_processed", "Cannot process due items; retrying.", error=str(error))
+                    _log.warning(
+                        "due_items_not_processed",
+                        "Cannot start or complete the events that are due; retrying.",
+                        error=str(error),
+                    )
                 else:
                     _log.exception("scheduler_failed", "Unexpected error in the scheduler; retrying.")
                 seconds = MAX_WAIT_SECONDS

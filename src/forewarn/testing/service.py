@@ -145,7 +145,7 @@ class BaseService:
         """Let the endpoint fail (docs/how-to/faults.md), for one VM or for all.
 
         It fails `count` times, or for a `duration` of the service's time. The default is once. `delay` is in real time.
-        A number is in seconds.
+        A duration or delay given as a number is in seconds.
         """
         self._requests.fault(kind, vm, method, count, duration, delay)
 

@@ -1,4 +1,4 @@
-"""systemd: stops units, and starts those that were running."""
+"""systemd: stops units; undo starts those that were running before."""
 
 from __future__ import annotations
 
