@@ -181,7 +181,7 @@ class Scheduler:
                 if isinstance(error, StoreFailed):
                     _log.warning(
                         "due_items_not_processed",
-                        "Cannot start or complete the events that are due; retrying.",
+                        "Cannot process due events; retrying.",
                         error=str(error),
                     )
                 else:

@@ -202,7 +202,7 @@ class Session:
         raise CheckSkipped("; ".join(reasons))
 
     def sample(self, event_type: str) -> tuple[Snapshot, Snapshot, str]:
-        """Schedule an event of this type at the first call. Later calls in the run return the same result. Return the same as `schedule`."""
+        """Return the result of `schedule` for this type. It is called once per run; later calls return the same."""
         return self.cached(f"sample {event_type}", lambda session: session.schedule(event_type))
 
     def document_with_events(self) -> Snapshot:
