@@ -56,6 +56,9 @@ PROMISES = [
     Promise("tutorial.md", "pytest -q test_app.py", 1, "2 passed"),
     Promise("tutorial.md", "if pytest -q test_app.py", 1, "1 failed"),
     Promise("api.md", "forewarn token list", 1, "web-team"),
+    Promise("faults.md", "forewarn fault list", 1, "429.*slow"),
+    Promise("scenarios.md", "forewarn scenario run live-migration", 1, "(?i)passed"),
+    Promise("scenarios.md", "forewarn scenario run rolling-update", 1, "(?i)passed"),
     Promise("ci.md", "forewarn scenario run", 1, "(?i)passed|as expected"),
 ]
 
