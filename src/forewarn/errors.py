@@ -443,6 +443,20 @@ class DestinationConflict(Conflict):
     )
 
 
+class PlacementGroupFixed(Conflict):
+    message = (
+        "{vm} is in placement group {known}, and a VM never changes its placement group. The file says {number}. "
+        "Write {known}, or remove the VM with one file and add it with the next."
+    )
+
+
+class PlacementGroupFull(Conflict):
+    message = (
+        "Placement group {number} of {group} has no place for {vm}: it has at most {size} VMs. "
+        "Omit placement_group, or write another number."
+    )
+
+
 class ClockNotVirtual(Conflict):
     message = "This service uses the system clock, which cannot be moved. Start it with: forewarn up --clock virtual"
 

@@ -38,7 +38,7 @@ class ClockBarrier(Protocol):
     """VMs that must see every step of a virtual clock before it moves on."""
 
     @property
-    def groups(self) -> set[str]:
+    def scopes(self) -> set[str]:
         """Groups of the VMs."""
 
     def missing(self) -> list[str]:
@@ -72,7 +72,7 @@ class StoredState:
             operations={operation.id: operation for operation in self.operations},
             rollouts={rollout.id: rollout for rollout in self.rollouts},
             events={event.id: event for event in self.events},
-            deliveries={delivery.group: delivery for delivery in self.deliveries},
+            deliveries={delivery.scope: delivery for delivery in self.deliveries},
             last_seen=self.last_seen,
             facts=self.facts,
             tokens={token.name: token for token in self.tokens},

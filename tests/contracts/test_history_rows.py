@@ -215,6 +215,7 @@ class Life(NamedTuple):
             f"ev-{number}",
             operation.id,
             "web",
+            "web",
             "Reboot",
             EventStatus.SCHEDULED if ended_at is None else EventStatus.COMPLETED,
             ("web-0",),

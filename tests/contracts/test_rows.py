@@ -67,9 +67,10 @@ ROWS: dict[str, tuple[Any, ...]] = {
         ),
     ),
     "event": (
-        Event("e-1", "o-1", "web", "Reboot", EventStatus.SCHEDULED, ("web-0",), NOW, "", Source.USER, None, NOW),
+        Event("e-1", "o-1", "web", "web", "Reboot", EventStatus.SCHEDULED, ("web-0",), NOW, "", Source.USER, None, NOW),
         Event(
-            *("e-2", "o-1", "web", "Freeze", EventStatus.CANCELLED, ("web-0", "wéb"), LATER, "why", Source.PLATFORM),
+            *("e-2", "o-1", "web", "web.2", "Freeze", EventStatus.CANCELLED, ("web-0", "wéb"), LATER, "why"),
+            Source.PLATFORM,
             *(LENGTH, NOW, NOW, "web-0", LATER, LATER),
         ),
     ),

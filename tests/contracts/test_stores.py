@@ -68,6 +68,7 @@ EVENT = Event(
     id="ev-1",
     operation="op-1",
     group="web",
+    scope="web.2",
     type="Reboot",
     status=EventStatus.SCHEDULED,
     resources=("web-0", "wéb-1"),

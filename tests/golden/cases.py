@@ -45,6 +45,7 @@ def event(
         id=id_,
         operation="99999999-9999-4999-8999-999999999999",
         group="never-shown",
+        scope="never-shown",
         type=type_,
         status=EventStatus.STARTED if started else EventStatus.SCHEDULED,
         resources=resources,

@@ -77,7 +77,7 @@ async def request_operation(engine: Engine, cause: str, *vms: str, by: str = "us
 
 
 async def approve(engine: Engine, *ids: str, by: str, group: str | None = None) -> None:
-    await engine.execute(approvals.approve, ids, by, group)
+    await engine.execute(approvals.approve, ids, by, scope=group or "")
 
 
 async def cancel(engine: Engine, event_id: str, by: str = "operator") -> Event:

@@ -13,7 +13,18 @@ from test_placement import fleets
 
 from depth import amount
 from forewarn.core import fleet_commands, placement, rollout_commands
-from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference, keep_runtime_state, own_host
+from forewarn.core.fleet import (
+    VM,
+    Fleet,
+    FleetChange,
+    Group,
+    Host,
+    HostState,
+    Visibility,
+    difference,
+    keep_runtime_state,
+    own_host,
+)
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.placement import find_clash, spare_name
 from forewarn.core.rollouts import RolloutSettings
@@ -34,7 +45,10 @@ PLACES = [f"10.0.0.{number}" for number in range(7)]
 @st.composite
 def universes(draw: st.DrawFn) -> Fleet:
     """Fleets made of the same few names, so that any two of them differ by all that can differ."""
-    groups = {name: Group(name, "scale-set", draw(st.integers(1, 3))) for name in draw(st.sets(st.sampled_from(SETS)))}
+    groups = {
+        name: Group(name, "scale-set", draw(st.integers(1, 3)), visibility=draw(st.sampled_from(Visibility)))
+        for name in draw(st.sets(st.sampled_from(SETS)))
+    }
     hosts = {name: Host(name, draw(st.sampled_from(HostState))) for name in draw(st.sets(st.sampled_from(SHARED)))}
     addresses, listeners = draw(st.permutations(PLACES)), draw(st.permutations(PLACES))
     vms = []
@@ -43,14 +57,16 @@ def universes(draw: st.DrawFn) -> Fleet:
             groups[name] = Group(name, "standalone", auto_approve=("reboot",))  # by another policy
         if draw(st.integers(0, 3)) == 0:
             hosts[own_host(name)] = Host(own_host(name), draw(st.sampled_from(HostState)))  # by another state
+        group = draw(st.sampled_from([name, *(group for group in SETS if group in groups)]))
         vms.append(
             VM(
                 name,
-                draw(st.sampled_from([name, *(group for group in SETS if group in groups)])),
+                group,
                 draw(st.sampled_from([own_host(name), *hosts])),
                 address=addresses[number] if draw(st.booleans()) else "",
                 listen=listeners[number] if draw(st.booleans()) else "",
                 auto_approve=draw(st.sampled_from([(), ("redeploy",)])),
+                placement_group=draw(st.integers(1, 3)) if group in SETS else 1,
             )
         )
     return Fleet(vms, groups.values(), hosts.values())
@@ -76,6 +92,8 @@ def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
         "vm": {name: tried(fleet.vm, name) for name in NAMES},
         "group": {name: tried(fleet.group, name) for name in groups},
         "members": {name: sorted(fleet.members(name)) for name in groups},
+        "scope_members": {name: sorted(fleet.scope_members(name)) for name in [*groups, "red.2", "green.3"]},
+        "scopes": {name: fleet.scopes(name) for name in groups},
         "host": {name: tried(fleet.host, name) for name in hosts},
         "has_host": {name: fleet.has_host(name) for name in hosts},
         "on_host": {name: sorted(found) if isinstance(found, tuple) else found for name, found in on_host.items()},
@@ -101,14 +119,26 @@ def test_a_changed_fleet_equals_a_new_one(course: list[Fleet]) -> None:
         fleet = changed
 
 
+def scope(fleet: Fleet, name: str) -> str:
+    """The scope of a VM, written down a second time."""
+    vm = fleet.vms[name]
+    if vm.group in SETS and fleet.groups[vm.group].visibility == "own":
+        return name
+    return vm.group if vm.placement_group == 1 else f"{vm.group}.{vm.placement_group}"
+
+
 @settings(max_examples=amount(100))
 @given(before=universes(), after=universes())
 def test_the_difference_lists_removed_vms_and_empty_groups(before: Fleet, after: Fleet) -> None:
     change = difference(before, after)
-    stay = {name for name, vm in before.vms.items() if name in after.vms and after.vms[name].group == vm.group}
+    stay = {
+        name
+        for name, vm in before.vms.items()
+        if name in after.vms and after.vms[name].group == vm.group and scope(after, name) == scope(before, name)
+    }
     assert change.leaving == {*before.vms} - stay
-    left = {before.vms[name].group for name in change.leaving} | {*change.groups_removed}
-    assert change.vacated == {group for group in left if not after.members(group)}
+    left = {scope(before, name) for name in change.leaving} | {*change.groups_removed}
+    assert change.vacated == left - {scope(after, name) for name in after.vms}
     assert {vm.name for vm in change.added} == {*after.vms} - {*before.vms}
     assert {vm.name for vm in change.removed} == {*before.vms} - {*after.vms}
     assert bool(change) == (all_that_can_be_asked(before) != all_that_can_be_asked(after))

@@ -16,6 +16,7 @@ EVENT = Event(
     id="4caea225-a741-474d-a72e-428c86fcd853",
     operation="op",
     group="web",
+    scope="web",
     type="Reboot",
     status=EventStatus.SCHEDULED,
     resources=("web-0",),

@@ -84,7 +84,7 @@ class RolloutMachine(MortalEngine):
 
     @rule(scope=st.sampled_from(SCOPES))
     def polls(self, scope: str) -> None:
-        if self.engine.fleet.members(scope):
+        if self.engine.fleet.scope_members(scope):
             self.do(self.engine.enable(scope, by=scope))
             self.engine.polled.add(scope)
 
@@ -96,7 +96,7 @@ class RolloutMachine(MortalEngine):
             return
         event = live[which % len(live)]
         if what == "approve":
-            self.do(approve(self.engine, event.id, by=event.group, group=event.group))
+            self.do(approve(self.engine, event.id, by=event.group, group=event.scope))
         elif what == "cancel":
             self.attempt(cancel(self.engine, event.id))
         else:

@@ -41,7 +41,7 @@ TO_ITS_END = '[[step]]\nuntil = "Started"\nwithin = "15m"\n[[step]]\nuntil = "go
 class Blind:
     """VMs that have seen what was there before the run, and see nothing more."""
 
-    groups: ClassVar[set[str]] = set()
+    scopes: ClassVar[set[str]] = set()
 
     def __init__(self, engine: Engine, vms: Sequence[str]) -> None:
         self._engine = engine
@@ -102,7 +102,7 @@ def approve_everything(engine: Engine) -> None:
     """An application that approves an event as soon as it sees it."""
 
     def on_published(published: Published) -> None:
-        for group in published.groups:
+        for group in published.scopes:
             open_ = [
                 e.id for e in engine.document(group).events if e.status is EventStatus.SCHEDULED and not e.approved_at
             ]

@@ -99,6 +99,7 @@ def _print_event(client: ControlClient, event: dict[str, Any], as_json: bool) ->
             "status": event["status"],
             "VMs": ", ".join(event["vms"]),
             "group": event["group"],
+            "scope": event["scope"] if event["scope"] != event["group"] else None,
             "source": event["source"],
             "description": event["description"],
             "interruption": format_seconds(seconds) if seconds is not None else "unknown",

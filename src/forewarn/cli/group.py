@@ -127,5 +127,16 @@ def _print(group: dict[str, Any], as_json: bool) -> None:
             "auto approve": ", ".join(group["auto_approve"]) or "nothing",
             "terminate notice": group["terminate_notice"] or "off",
             "windows": "; ".join(group["windows"]) or "any time",
+            "mode": group["mode"],
+            "VMs see": _VISIBLE.get(group["visibility"]),
         }
     )
+    if len(group["scopes"]) > 1:
+        rows = (
+            (scope["name"], str(scope["vms"]), "yes" if scope["events_enabled"] else "no", scope["last_seen_at"] or "")
+            for scope in group["scopes"]
+        )
+        print_table(("scope", "VMs", "events enabled", "last seen"), rows, "")
+
+
+_VISIBLE = {"group": "events of their placement group", "own": "only their own events"}

@@ -87,6 +87,7 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
         {
             "VM": vm["name"],
             "group": f"{vm['group']} ({vm['kind']})",
+            "scope": vm["scope"] if vm["scope"] != vm["group"] else None,
             "state": vm["state"],
             "host": vm["host"]
             + (f" (moved; the fleet file has {vm['configured_host']})" if vm["configured_host"] else ""),

@@ -161,8 +161,8 @@ def _status(operation: dict[str, Any], now: str) -> tuple[str, str]:
 
 
 def _approvals(operation: dict[str, Any]) -> str:
-    given = [f"{event['group']} by {event['approved_by']}" for event in operation["events"] if event["approved_at"]]
-    open_ = [event["group"] for event in operation["events"] if not event["approved_at"]]
+    given = [f"{event['scope']} by {event['approved_by']}" for event in operation["events"] if event["approved_at"]]
+    open_ = [event["scope"] for event in operation["events"] if not event["approved_at"]]
     parts = [f"approved for {', '.join(given)}"] if given else []
     return "; ".join([*parts, *([f"not approved by {names(open_)}"] if open_ else [])]) or "waiting"
 

@@ -48,6 +48,7 @@ class EventShape(Shape):
     id: str
     operation: str
     group: str
+    scope: Annotated[str, help_text("The VMs that see it: the group, a placement group of a scale set, or a VM.")]
     type: Annotated[str, choice(*EVENT_TYPES)]
     status: Annotated[str, choice(*(status.lower() for status in EventStatus))]
     vms: list[str]
@@ -67,6 +68,7 @@ class EventShape(Shape):
             id=event.id,
             operation=event.operation,
             group=event.group,
+            scope=event.scope,
             type=event.type,
             status=event.status.lower(),
             vms=list(event.resources),
@@ -182,7 +184,7 @@ class EventControl:
         await read_body(request, NoMembers)
         event = await self._find_live(request)
         token = caller(request)
-        await self._engine.approve([event.id], token.name, token.group or None)
+        await self._engine.approve([event.id], token.name, token.group)
         return json_response(EventShape.of(await self._find(request)))
 
     async def cancel(self, request: HttpRequest) -> Response:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Body, Count, Shape, choice, help_text, json_response, page_of
+from forewarn.control.schema import Body, Count, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
-from forewarn.core.fleet import Group, GroupKind
+from forewarn.core.durations import to_text_if_any
+from forewarn.core.fleet import Group, GroupKind, SetMode, Visibility
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.windows import format_window, parse_window
@@ -26,6 +28,18 @@ if TYPE_CHECKING:
 
 NO_NOTICE = "off"
 """The value of terminate_notice that turns the notice off."""
+MAX_SCOPES = 100
+"""Scopes of a group in a response."""
+
+
+class ScopeShape(Shape):
+    """VMs of a group that share one document."""
+
+    name: str
+    vms: Count
+    events_enabled: bool
+    incarnation: Count
+    last_seen_at: Time | None
 
 
 class GroupShape(Shape):
@@ -38,10 +52,21 @@ class GroupShape(Shape):
     auto_approve: list[str]
     terminate_notice: str | None
     windows: list[str]
+    mode: Annotated[str | None, choice(*(mode.value for mode in SetMode)), help_text("Only of a scale set.")]
+    visibility: Annotated[
+        str | None, choice(*(visibility.value for visibility in Visibility)), help_text("Only of a scale set.")
+    ]
     vms: Count
+    scopes: Annotated[
+        list[ScopeShape],
+        help_text(
+            f"The first {MAX_SCOPES}. A scale set has one for each placement group or, if VMs see only their "
+            "own events, for each VM. Other groups have one."
+        ),
+    ]
 
     @classmethod
-    def of(cls, group: Group, members: int) -> Self:
+    def of(cls, group: Group, members: int, scopes: list[ScopeShape]) -> Self:
         return cls(
             name=group.name,
             kind=group.kind,
@@ -50,7 +75,10 @@ class GroupShape(Shape):
             auto_approve=list(group.auto_approve),
             terminate_notice=format_terminate_notice(group.terminate_notice),
             windows=[format_window(window) for window in group.windows],
+            mode=group.mode if group.kind == GroupKind.SCALE_SET else None,
+            visibility=group.visibility if group.kind == GroupKind.SCALE_SET else None,
             vms=members,
+            scopes=scopes,
         )
 
 
@@ -109,7 +137,13 @@ class GroupControl:
         return json_response(self._group(group))
 
     def _group(self, group: Group) -> GroupShape:
-        return GroupShape.of(group, len(self._engine.fleet.members(group.name)))
+        fleet = self._engine.fleet
+        scopes = list(islice(fleet.scopes(group.name).items(), MAX_SCOPES))
+        return GroupShape.of(group, len(fleet.members(group.name)), [self._scope(*scope) for scope in scopes])
+
+    def _scope(self, name: str, members: int) -> ScopeShape:
+        document, last_seen_at = self._engine.document(name), self._engine.last_seen_at(name)
+        return ScopeShape(name, members, document.enabled, document.incarnation, to_text_if_any(last_seen_at))
 
     async def set_policy(self, request: Request) -> Response:
         body = await read_body(request, PolicyChange)

@@ -303,7 +303,7 @@ class RolloutControl:
         now, limits = self._engine.clock.now(), self._engine.limits
 
         def events_enabled(group: str) -> bool:
-            return not reason_not_notified(draft, group, now, limits)
+            return any(not reason_not_notified(draft, scope, now, limits) for scope in draft.fleet.scopes(group))
 
         found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, events_enabled)
         return json_response(RolloutPlanShape.of(rollout, found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
 from forewarn.control.paging import Names, Paging, page_of_names
@@ -32,6 +32,8 @@ class VMShape(Shape):
 
     name: str
     group: str
+    scope: Annotated[str, help_text("The VMs with the same scope share one document. Other VMs do not see it.")]
+    placement_group: Annotated[int | None, Meta(ge=1), help_text("In a scale set, the number of its placement group.")]
     kind: Annotated[str, choice(*(kind.value for kind in GroupKind))]
     host: str
     configured_host: str | None
@@ -56,6 +58,8 @@ class VMShape(Shape):
         return cls(
             name=vm.name,
             group=group.name,
+            scope=document.scope,
+            placement_group=vm.placement_group if group.kind == GroupKind.SCALE_SET else None,
             kind=group.kind,
             host=vm.host,
             configured_host=vm.configured_host or None,
@@ -121,7 +125,8 @@ class VMControl:
         engine = self._engine
         vm = engine.fleet.vm(name)
         group = engine.fleet.group(vm.group)
-        return VMShape.of(vm, group, engine.document(vm.group), engine.last_seen_at(vm.group))
+        scope = engine.fleet.scope_of(vm)
+        return VMShape.of(vm, group, engine.document(scope), engine.last_seen_at(scope))
 
     async def document(self, request: Request) -> Response:
         vm = self._engine.fleet.vm(request.path_params["name"])
@@ -129,4 +134,5 @@ class VMControl:
         if version not in self._versions:
             raise UnknownVersion(version=version, known=", ".join(self._versions))
         kind = self._engine.fleet.group(vm.group).kind
-        return Response(render(self._engine.document(vm.group), self._versions[version], kind), media_type=JSON)
+        document = self._engine.document(self._engine.fleet.scope_of(vm))
+        return Response(render(document, self._versions[version], kind), media_type=JSON)

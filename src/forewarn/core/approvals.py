@@ -23,16 +23,24 @@ if TYPE_CHECKING:
 
 
 def approve(
-    draft: Draft, now: datetime, limits: OperatorLimits, ids: Sequence[str], by: str, group: str | None = None
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    ids: Sequence[str],
+    by: str,
+    *,
+    group: str = "",
+    scope: str = "",
 ) -> None:
     """Approve the events: all of them, or none if one is unknown.
 
-    With a group, only its own events are known. The id of another group's event is rejected like an invented one.
+    With a group (of a tenant) or a scope (of a VM), only its own events are known. The id of another event is rejected
+    like an invented one.
     """
     events = []
     for event_id in dict.fromkeys(ids):
-        event = draft.event(event_id) if group is not None else history.find_event(draft, event_id)
-        if event is None or (group is not None and event.group != group):
+        event = draft.event(event_id) if group or scope else history.find_event(draft, event_id)
+        if event is None or group not in ("", event.group) or scope not in ("", event.scope):
             raise UnknownStartRequest(event_id=event_id)
         events.append(event)
     approved: dict[object, Event] = {}
@@ -42,7 +50,7 @@ def approve(
             draft.put_event(after)
             history.record_event(draft, now, "approved", by, after)
             # Deletions with the same NotBefore start together, so advancing one of them advances all.
-            approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
+            approved[(event.scope, event.not_before) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
         _move_with(draft, now, limits, event)
 

@@ -32,11 +32,13 @@ class Source(StrEnum):
 
 
 class Event(NamedTuple):
-    """The notice of one operation to one group. Its id never changes."""
+    """The notice of one operation to one scope. Its id never changes."""
 
     id: str
     operation: str
     group: str
+    scope: str
+    """The VMs that see and approve it (`Fleet.scope_of`)."""
     type: str
     status: EventStatus
     resources: tuple[str, ...]
@@ -53,13 +55,13 @@ class Event(NamedTuple):
 
 
 class Document(NamedTuple):
-    """The current document of a group: its active events in the order of their creation.
+    """The current document of a scope: its active events in the order of their creation.
 
-    `enabling` identifies the period since the group was last enabled. Incarnations count within it.
-    It is empty while the group has never polled.
+    `enabling` identifies the period since the scope was last enabled. Incarnations count within it.
+    It is empty while the scope has never polled.
     """
 
-    group: str
+    scope: str
     enabling: str
     incarnation: int
     events: tuple[Event, ...]

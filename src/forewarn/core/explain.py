@@ -30,6 +30,7 @@ class Wait(NamedTuple):
     """approval, notice, window, deletion, fabric, gate or settling."""
     done: bool
     group: str = ""
+    """The group, or the scope that has to approve."""
     by: str = ""
     """Who approved."""
     time: datetime | None = None
@@ -95,9 +96,9 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
 
 def _approval(event: Event) -> Wait:
     if event.approved_at is not None:
-        return Wait("approval", done=True, group=event.group, by=event.approved_by or "", time=event.approved_at)
+        return Wait("approval", done=True, group=event.scope, by=event.approved_by or "", time=event.approved_at)
     until = event.not_before if EVENT_TYPES[event.type].starts else None
-    return Wait("approval", done=False, group=event.group, until=until)
+    return Wait("approval", done=False, group=event.scope, until=until)
 
 
 def _before_end(

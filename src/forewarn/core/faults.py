@@ -188,9 +188,9 @@ def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, spec
     draft.record(_entry(draft, HistoryEntry(now, "fault-added", by, reason=f"{fault_id}: {describe(spec)}"), fault))
     if FAULTS[spec.kind].methods:
         return fault
-    groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
-    groups_enabled = sorted(draft.deliveries_among(frozenset(groups)))
-    disabled = enabling.disable(draft, now, limits, groups_enabled, by, f"fault {fault_id}")
+    scopes = map(draft.fleet.scope_of, draft.fleet.vms.values() if vm is None else (vm,))
+    scopes_enabled = sorted(draft.deliveries_among(frozenset(scopes)))
+    disabled = enabling.disable(draft, now, limits, scopes_enabled, by, f"fault {fault_id}")
     fault = fault._replace(remaining=0, hits=len(disabled))
     record_expired(draft, now, limits, [fault], by)
     return fault

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import copy
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forewarn.core.windows import Window
-from forewarn.errors import UnknownHost, UnknownResource, UnknownVM, nearest
+from forewarn.errors import PlacementGroupFixed, PlacementGroupFull, UnknownHost, UnknownResource, UnknownVM, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
 
 
 class GroupKind(StrEnum):
-    """The delivery scopes of docs/explanation/contract.md, section 5."""
+    """The kinds of groups (docs/explanation/contract.md, section 5)."""
 
     STANDALONE = "standalone"
     CLOUD_SERVICE = "cloud-service"
@@ -23,8 +24,26 @@ class GroupKind(StrEnum):
     SCALE_SET = "scale-set"
 
 
+class SetMode(StrEnum):
+    """How the instances of a scale set get their names."""
+
+    UNIFORM = "uniform"
+    """The name of the set and a number: web_0."""
+    FLEXIBLE = "flexible"
+    """The operator names them."""
+
+
+class Visibility(StrEnum):
+    """Which events a VM of a scale set sees."""
+
+    GROUP = "group"
+    """Those of all VMs in its placement group."""
+    OWN = "own"
+    """Its own only, like GPU sets with one fault domain."""
+
+
 class Group(NamedTuple):
-    """A delivery scope: its VMs share one document."""
+    """VMs with one owner and one policy. They share one document, or several: see `Fleet.scope_of`."""
 
     name: str
     kind: str
@@ -35,6 +54,8 @@ class Group(NamedTuple):
     """Notice of deletions in a scale set; None: deletions have no notice."""
     windows: tuple[Window, ...] = ()
     """When routine platform operations may start; none: at any time."""
+    mode: SetMode = SetMode.UNIFORM
+    visibility: Visibility = Visibility.GROUP
 
 
 class HostState(StrEnum):
@@ -73,6 +94,8 @@ class VM(NamedTuple):
     deallocated: bool = False
     configured_host: str = ""
     """The host in the fleet file, if the VM has been moved to another since."""
+    placement_group: int = 1
+    """The number of its placement group in a scale set. Assigned once; 0: not assigned yet."""
 
 
 _Named = TypeVar("_Named", VM, Group, Host)
@@ -133,6 +156,39 @@ class Fleet:
         if group in self.groups:
             return tuple(self._members.get(group, ()))
         return (group,) if group in self.vms else ()
+
+    def scope_of(self, vm: VM) -> str:
+        """Return the scope of a VM: the VMs of a scope share one document, and no other VM sees it.
+
+        The name is that of the group, like web. The second placement group of a scale set is web.2. If VMs see only
+        their own events, each of them is a scope with its own name.
+        """
+        group = self.groups.get(vm.group)
+        if group is not None and group.visibility is Visibility.OWN:
+            return vm.name
+        return vm.group if vm.placement_group <= 1 else f"{vm.group}.{vm.placement_group}"
+
+    def group_of(self, scope: str) -> Group:
+        """Return the group of a scope."""
+        return self.group(self._group_name(scope))
+
+    def scope_members(self, scope: str) -> list[str]:
+        """Names of the VMs in a scope."""
+        if scope in self.vms:
+            return [scope] if self.scope_of(self.vms[scope]) == scope else []
+        return [name for name in self.members(self._group_name(scope)) if self.scope_of(self.vms[name]) == scope]
+
+    def _group_name(self, scope: str) -> str:
+        if scope in self.groups:
+            return scope
+        if scope in self.vms:
+            return self.vms[scope].group
+        scale_set = scope.rpartition(".")[0]
+        return scale_set if scale_set in self.groups else scope
+
+    def scopes(self, group: str) -> dict[str, int]:
+        """The scopes of a group, each with its number of VMs."""
+        return dict(Counter(self.scope_of(self.vms[name]) for name in self.members(group)))
 
     def host(self, name: str) -> Host:
         """Return the host of that name: a declared one, or the implicit host of a VM."""
@@ -278,9 +334,9 @@ class FleetChange(NamedTuple):
     hosts: tuple[Host, ...] = ()
     hosts_removed: tuple[str, ...] = ()
     leaving: frozenset[str] = frozenset()
-    """VMs that are removed or change their group."""
+    """VMs that are removed or change their group or scope."""
     vacated: frozenset[str] = frozenset()
-    """Groups that no longer have a VM."""
+    """Scopes that no longer have a VM."""
     in_place: bool = False
     """True if only placements and states change, not names, addresses or groups."""
 
@@ -293,19 +349,28 @@ def difference(before: Fleet, after: Fleet) -> FleetChange:
     changed = tuple(vm for name, vm in after.vms.items() if name in before.vms and before.vms[name] != vm)
     removed = tuple(vm for name, vm in before.vms.items() if name not in after.vms)
     groups_removed = tuple(name for name in before.groups if name not in after.groups)
-    leaving = {vm.name for vm in removed} | {vm.name for vm in changed if before.vms[vm.name].group != vm.group}
-    left = {before.vms[name].group for name in leaving} | {*groups_removed}
+    groups = tuple(group for name, group in after.groups.items() if before.groups.get(name) != group)
+    staying = {vm.name: vm for vm in changed}
+    for group in groups:  # a change of its visibility changes the scope of unchanged VMs
+        staying.update((name, after.vms[name]) for name in after.members(group.name) if name in before.vms)
+    moved = {name for name, vm in staying.items() if _membership(before, before.vms[name]) != _membership(after, vm)}
+    leaving = moved.union(vm.name for vm in removed)
+    left = {before.scope_of(before.vms[name]) for name in leaving} | {*groups_removed}
     return FleetChange(
         added=tuple(vm for name, vm in after.vms.items() if name not in before.vms),
         changed=changed,
         removed=removed,
-        groups=tuple(group for name, group in after.groups.items() if before.groups.get(name) != group),
+        groups=groups,
         groups_removed=groups_removed,
         hosts=tuple(host for name, host in after.hosts.items() if before.hosts.get(name) != host),
         hosts_removed=tuple(name for name in before.hosts if name not in after.hosts),
         leaving=frozenset(leaving),
-        vacated=frozenset(group for group in left if not after.members(group)),
+        vacated=frozenset(scope for scope in left if not after.scope_members(scope)),
     )
+
+
+def _membership(fleet: Fleet, vm: VM) -> tuple[str, str]:
+    return vm.group, fleet.scope_of(vm)
 
 
 def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str]) -> tuple[Fleet, FleetChange]:
@@ -319,18 +384,20 @@ def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = 
 
     A moved VM stays on its host, unless the file names another host than before or its domains conflict there.
     A spare host stays while VMs are on it or on their way to it. Deallocated VMs stay deallocated, and hosts that are
-    out of service stay so.
+    out of service stay so. VMs of scale sets keep their placement group, and new ones get one.
     """
     moved = _still_moved(before, declared)
+    placement_groups = _placement_groups(before, declared)
     kept: list[VM] = []
     for name, vm in declared.vms.items():
         known = before.vms.get(name)
+        after = vm._replace(placement_group=placement_groups[name]) if name in placement_groups else vm
+        if known is not None and known.deallocated:
+            after = after._replace(deallocated=True)
         if known is not None and name in moved:
-            kept.append(
-                vm._replace(deallocated=known.deallocated, host=known.host, configured_host=known.configured_host)
-            )
-        elif known is not None and known.deallocated:
-            kept.append(vm._replace(deallocated=True))
+            after = after._replace(host=known.host, configured_host=known.configured_host)
+        if after is not vm:
+            kept.append(after)
     in_place = {vm.host for vm in kept} | destinations
     hosts = []
     for name, host in before.hosts.items():
@@ -342,6 +409,43 @@ def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = 
     if not kept and not hosts:
         return declared
     return declared.changed_by(FleetChange(changed=tuple(kept), hosts=tuple(hosts)))
+
+
+PLACEMENT_GROUP_SIZE = 100
+"""Azure's limit."""
+
+
+def _placement_groups(before: Fleet, declared: Fleet) -> dict[str, int]:
+    """Return the placement groups of the VMs that the file assigns to none: their own, or the first with a free place.
+
+    A placement group of a database from before placement groups may have more than its 100 VMs. It keeps them.
+    """
+    assigned: dict[str, int] = {}
+    for group in declared.groups.values():
+        if group.kind != GroupKind.SCALE_SET:
+            continue
+        found, new = {}, []
+        for name in declared.members(group.name):
+            number, known = declared.vms[name].placement_group, before.vms.get(name)
+            if known is None or known.group != group.name:
+                new.append(name)
+            elif number in (0, known.placement_group):
+                assigned[name] = number = known.placement_group
+            else:
+                raise PlacementGroupFixed(vm=name, number=number, known=known.placement_group)
+            found[name] = number
+        sizes = Counter(found.values())
+        for name in new:
+            if found[name] and sizes[found[name]] > PLACEMENT_GROUP_SIZE:
+                raise PlacementGroupFull(vm=name, number=found[name], group=group.name, size=PLACEMENT_GROUP_SIZE)
+        number = 1
+        for name in new:
+            if not found[name]:
+                while sizes[number] >= PLACEMENT_GROUP_SIZE:
+                    number += 1
+                sizes[number] += 1
+                assigned[name] = number
+    return assigned
 
 
 def _is_own_host(fleet: Fleet, name: str) -> bool:

@@ -33,7 +33,7 @@ def apply_fleet(
     force: bool,
     reason: str,
 ) -> None:
-    """Replace the fleet. A VM with an active event may leave or change its group only with `force`."""
+    """Replace the fleet. A VM with an active event may leave or change its group or scope only with `force`."""
     # The caller computes the difference in another thread, because that is slow for a large fleet.
     leaving = change.leaving
     touched = [event for event in draft.live_events() if not leaving.isdisjoint(event.resources)]
@@ -53,8 +53,8 @@ def apply_fleet(
             draft.count_change(declared.name)  # the document writes names differently for some kinds
     before_vms = draft.fleet.vms
     draft.put_fleet(fleet, change)
-    for group in draft.deliveries_among(change.vacated):
-        draft.forget_delivery(group)
+    for scope in draft.deliveries_among(change.vacated):
+        draft.forget_delivery(scope)
     moved = [
         fleet.vms[name]
         for name in sorted(draft.vms_with_work())

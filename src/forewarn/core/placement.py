@@ -207,10 +207,11 @@ def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
 
 def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], reason: str) -> list[str]:
     """Remove VMs from the fleet."""
+    scopes = {draft.fleet.scope_of(vm) for vm in gone}
     draft.change_fleet(FleetChange(removed=gone, leaving=frozenset(vm.name for vm in gone)))
-    for group in {vm.group for vm in gone}:
-        if not draft.fleet.members(group):
-            draft.forget_delivery(group)
+    for scope in scopes:
+        if not draft.fleet.scope_members(scope):
+            draft.forget_delivery(scope)
     return cancel_obsolete(draft, now, gone, reason)
 
 

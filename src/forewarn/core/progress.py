@@ -63,12 +63,12 @@ def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
 
 
 def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
-    """Return the other deletions of the group with the same NotBefore."""
+    """Return the other deletions of the scope with the same NotBefore."""
     if event.type != TERMINATE:
         return []
     return [
         other
-        for other in draft.events_of(event.group)
+        for other in draft.events_of(event.scope)
         if other.type == TERMINATE
         and other.status is EventStatus.SCHEDULED
         and other.not_before == event.not_before
@@ -84,21 +84,22 @@ def keeps_to_windows(operation: Operation) -> bool:
 
 
 def _windowed(draft: Draft, operation: Operation) -> list[str]:
-    """Return the groups with windows that have not approved."""
-    approved = {event.group for event in history.events_of(draft, operation) if event.approved_at is not None}
-    groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
-    return [group for group in groups if group not in approved and draft.fleet.group(group).windows]
+    """Return the scopes with windows that have not approved."""
+    fleet = draft.fleet
+    approved = {event.scope for event in history.events_of(draft, operation) if event.approved_at is not None}
+    scopes = dict.fromkeys(fleet.scope_of(fleet.vm(name)) for name in operation.concerned(fleet))
+    return [scope for scope in scopes if scope not in approved and fleet.group_of(scope).windows]
 
 
 def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
     """Return whether a window closed before the start: the service was down, or the policy has changed."""
     return keeps_to_windows(operation) and any(
-        not is_open(draft.fleet.group(group).windows, now) for group in _windowed(draft, operation)
+        not is_open(draft.fleet.group_of(scope).windows, now) for scope in _windowed(draft, operation)
     )
 
 
 def _postpone_to_window(draft: Draft, now: datetime, operation: Operation) -> Operation:
-    sets = [draft.fleet.group(group).windows for group in _windowed(draft, operation)]
+    sets = [draft.fleet.group_of(scope).windows for scope in _windowed(draft, operation)]
     start = round_up_to_second(now)
     until = next_common(sets, start)
     deadline = operation.request.postpone_deadline
@@ -121,9 +122,9 @@ def postpone_operation(
             draft.put_event(after)
             moved = f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"
             history.record_event(draft, now, "postponed", by, after, f"{moved}: {reason}" if reason else moved)
-    notified = {event.group for event in history.events_of(draft, operation)}
+    notified = {event.scope for event in history.events_of(draft, operation)}
     # Without an event that carries the time, the operation must.
-    if not moved_any or any(group not in notified for group in _windowed(draft, operation)):
+    if not moved_any or any(scope not in notified for scope in _windowed(draft, operation)):
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
         draft.put_operation(operation)
     return operation

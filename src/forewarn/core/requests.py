@@ -178,9 +178,8 @@ def _check_pending_limit(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
     maximum = limits.max_pending_user_operations
     if not maximum:
         return
-    pending = sum(
-        event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in draft.events_of(vm.group)
-    )
+    events = draft.events_of(draft.fleet.scope_of(vm))
+    pending = sum(event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in events)
     if pending >= maximum:
         raise TooManyPendingOperations(group=vm.group, maximum=maximum)
 
@@ -248,21 +247,22 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: C
     operation = Operation(
         id=draft.new_id(), request=cause_request, vms=cause_request.vms, requested_by=by, requested_at=now
     )
-    of_group: dict[str, list[str]] = {}
+    of_scope: dict[str, list[str]] = {}
     for name in cause_request.vms:
-        of_group.setdefault(draft.fleet.vm(name).group, []).append(name)
+        of_scope.setdefault(draft.fleet.scope_of(draft.fleet.vm(name)), []).append(name)
     not_notified = {}
     if cause_request.type:
         not_notified = {
-            group: reason
-            for group in of_group
-            if (reason := _reason_not_notified(draft, now, limits, operation, group))
+            scope: reason
+            for scope in of_scope
+            if (reason := _reason_not_notified(draft, now, limits, operation, scope))
         }
-    earliest = _earliest(draft.fleet, now, limits, operation, list(of_group))
+    groups = list(dict.fromkeys(draft.fleet.vm(name).group for name in cause_request.vms))
+    earliest = _earliest(draft.fleet, now, limits, operation, groups)
     events = [
-        _event(draft, now, limits, operation, group, tuple(names), earliest)
-        for group, names in of_group.items()
-        if group not in not_notified and cause_request.type
+        _event(draft, now, limits, operation, scope, tuple(names), earliest)
+        for scope, names in of_scope.items()
+        if scope not in not_notified and cause_request.type
     ]
     operation = operation._replace(
         request=cause_request._replace(vms=(), postpone_deadline=_deadline(limits, cause_request, earliest)),
@@ -271,9 +271,10 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: C
         holds_until=_holds_until(draft.fleet, operation, list(not_notified), earliest),
     )
     history.record_operation(draft, now, "requested", by, operation, _describe(limits, operation))
-    for group, reason in not_notified.items():
+    for scope, reason in not_notified.items():
+        group = draft.fleet.group_of(scope).name
         entry = HistoryEntry(now, "not-notified", history.ENGINE, group=group, operation=operation.id, reason=reason)
-        draft.record(entry._replace(vms=tuple(of_group[group]), host=operation.host))
+        draft.record(entry._replace(vms=tuple(of_scope[scope]), host=operation.host))
     for event in events:
         _notify(draft, now, by, operation, event)
     draft.put_operation(operation)
@@ -290,11 +291,12 @@ def _notify(draft: Draft, now: datetime, by: str, operation: Operation, event: E
     draft.put_event(event)
 
 
-def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, group: str) -> str:
-    """Return why the group gets no notice, or an empty string if it gets one."""
-    if operation.type == TERMINATE and not has_terminate_notice(draft.fleet.group(group)):
-        return f"{group} has no terminate notice"
-    return reason_not_notified(draft, group, now, limits)
+def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, scope: str) -> str:
+    """Return why the scope gets no notice, or an empty string if it gets one."""
+    group = draft.fleet.group_of(scope)
+    if operation.type == TERMINATE and not has_terminate_notice(group):
+        return f"{group.name} has no terminate notice"
+    return reason_not_notified(draft, scope, now, limits)
 
 
 def has_terminate_notice(group: Group) -> bool:
@@ -330,18 +332,20 @@ def _event(
     now: datetime,
     limits: OperatorLimits,
     operation: Operation,
-    group: str,
+    scope: str,
     names: tuple[str, ...],
     earliest: datetime,
 ) -> Event:
     cause, cause_request = CAUSES[operation.cause], operation.request
-    terminate_notice = draft.fleet.group(group).terminate_notice
+    group = draft.fleet.group_of(scope)
+    terminate_notice = group.terminate_notice
     if operation.type == TERMINATE and terminate_notice is not None:
         earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(terminate_notice))
     return Event(
         id=draft.new_id(),
         operation=operation.id,
-        group=group,
+        group=group.name,
+        scope=scope,
         type=operation.type,
         status=EventStatus.SCHEDULED,
         resources=names,
@@ -354,8 +358,8 @@ def _event(
 
 
 def _holds_until(fleet: Fleet, operation: Operation, not_notified: list[str], earliest: datetime) -> datetime | None:
-    """Return when the windows of groups without notice allow the start."""
-    if keeps_to_windows(operation) and any(fleet.group(group).windows for group in not_notified):
+    """Return when the windows of scopes without notice allow the start."""
+    if keeps_to_windows(operation) and any(fleet.group_of(scope).windows for scope in not_notified):
         return earliest
     return None
 

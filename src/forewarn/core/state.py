@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Delivery(NamedTuple):
-    """Delivery state of a group: whether it is enabled, and the incarnation of its document."""
+    """Delivery state of a scope: whether it is enabled, and the incarnation of its document."""
 
-    group: str
+    scope: str
     enabled: bool
     enabling: str
     incarnation: int
@@ -119,7 +119,7 @@ class ServiceState:
         self.responses: dict[str, StoredResponse] = {}
         self.webhook_deliveries = WebhookDeliveries()
         self.sequence = 0
-        self._of_group: dict[str, dict[str, None]] = {}
+        self._of_scope: dict[str, dict[str, None]] = {}
         self._on_vm: dict[str, dict[str, None]] = {}
         self._at_host: dict[str, dict[str, None]] = {}
         self._bound_for: dict[str, dict[str, None]] = {}
@@ -165,19 +165,19 @@ class ServiceState:
     def event(self, event_id: str) -> Event | None:
         return self.events.get(event_id)
 
-    def delivery(self, group: str) -> Delivery | None:
-        return self.deliveries.get(group)
+    def delivery(self, scope: str) -> Delivery | None:
+        return self.deliveries.get(scope)
 
-    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
-        """Return which of these groups have ever been enabled."""
-        return self.deliveries.keys() & groups
+    def deliveries_among(self, scopes: frozenset[str]) -> set[str]:
+        """Return which of these scopes have ever been enabled."""
+        return self.deliveries.keys() & scopes
 
-    def last_seen_at(self, group: str) -> datetime | None:
-        return self.last_seen.get(group)
+    def last_seen_at(self, scope: str) -> datetime | None:
+        return self.last_seen.get(scope)
 
-    def events_of(self, group: str) -> list[Event]:
-        """Active events of a group in the order of their creation."""
-        return [self.events[event_id] for event_id in self._of_group.get(group, ())]
+    def events_of(self, scope: str) -> list[Event]:
+        """Active events of a scope in the order of their creation."""
+        return [self.events[event_id] for event_id in self._of_scope.get(scope, ())]
 
     def live_events(self) -> list[Event]:
         return list(self.events.values())
@@ -192,14 +192,14 @@ class ServiceState:
         """Undelivered rows of a webhook by sequence."""
         return self.webhook_deliveries.undelivered(webhook)
 
-    def document(self, group: str) -> Document:
-        """Return the current document of a group."""
-        delivery = self.deliveries.get(group)
-        events = tuple(self.events_of(group))
+    def document(self, scope: str) -> Document:
+        """Return the current document of a scope."""
+        delivery = self.deliveries.get(scope)
+        events = tuple(self.events_of(scope))
         if delivery is None or not delivery.enabled:
             # The incarnation that enabling would start with: see enabling.enable.
-            return Document(group, "", len(events), events, enabled=False)
-        return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
+            return Document(scope, "", len(events), events, enabled=False)
+        return Document(scope, delivery.enabling, delivery.incarnation, events, enabled=True)
 
     def record_seen(self, times: Mapping[str, datetime]) -> None:
         """Record polls in memory. They are written to the store later."""
@@ -235,15 +235,15 @@ class ServiceState:
                 self.events[event.id] = event
             else:
                 self.events.pop(event.id, None)
-            _list(self._of_group, event.group, event.id, event.status.live)
-        for group, delivery in changes.deliveries.items():
+            _list(self._of_scope, event.scope, event.id, event.status.live)
+        for scope, delivery in changes.deliveries.items():
             if delivery is None:
-                self.deliveries.pop(group, None)
-                self.last_seen.pop(group, None)
+                self.deliveries.pop(scope, None)
+                self.last_seen.pop(scope, None)
             else:
-                self.deliveries[group] = delivery
-        for group, time in changes.last_seen.items():
-            self.last_seen[group] = max(time, self.last_seen.get(group, time))  # it may have polled since
+                self.deliveries[scope] = delivery
+        for scope, time in changes.last_seen.items():
+            self.last_seen[scope] = max(time, self.last_seen.get(scope, time))  # it may have polled since
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
@@ -436,25 +436,25 @@ class Draft:
         event = self.changes.events.get(event_id) or self._base.event(event_id)
         return event if event is not None and event.status.live else None
 
-    def delivery(self, group: str) -> Delivery | None:
-        if group in self.changes.deliveries:
-            return self.changes.deliveries[group]
-        return self._base.delivery(group)
+    def delivery(self, scope: str) -> Delivery | None:
+        if scope in self.changes.deliveries:
+            return self.changes.deliveries[scope]
+        return self._base.delivery(scope)
 
-    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
-        among = self._base.deliveries_among(groups) | (self.changes.deliveries.keys() & groups)
-        return {group for group in among if self.delivery(group) is not None}
+    def deliveries_among(self, scopes: frozenset[str]) -> set[str]:
+        among = self._base.deliveries_among(scopes) | (self.changes.deliveries.keys() & scopes)
+        return {scope for scope in among if self.delivery(scope) is not None}
 
-    def last_seen_at(self, group: str) -> datetime | None:
-        return self.changes.last_seen.get(group) or self._base.last_seen_at(group)
+    def last_seen_at(self, scope: str) -> datetime | None:
+        return self.changes.last_seen.get(scope) or self._base.last_seen_at(scope)
 
     def live_events(self) -> list[Event]:
         found = {event.id: event for event in self._base.live_events()} | self.changes.events
         return [event for event in found.values() if event.status.live]
 
-    def events_of(self, group: str) -> list[Event]:
-        found = {event.id: event for event in self._base.events_of(group)}
-        found.update((event_id, self.changes.events[event_id]) for event_id in self._events_of.get(group, ()))
+    def events_of(self, scope: str) -> list[Event]:
+        found = {event.id: event for event in self._base.events_of(scope)}
+        found.update((event_id, self.changes.events[event_id]) for event_id in self._events_of.get(scope, ()))
         return [event for event in found.values() if event.status.live]
 
     @property
@@ -499,7 +499,7 @@ class Draft:
         for operation in later.changes.operations.values():
             self._index_operation(operation)
         for event in later.changes.events.values():
-            self._events_of.setdefault(event.group, {})[event.id] = None
+            self._events_of.setdefault(event.scope, {})[event.id] = None
         self.changes = self.changes.absorb(later.changes)
         self.host_selector = None
 
@@ -507,26 +507,26 @@ class Draft:
         self.changes.rollouts[rollout.id] = rollout
 
     def put_event(self, event: Event) -> None:
-        """Store an event. Increments the incarnation once if the document of the group changes."""
+        """Store an event. Increments the incarnation once if the document of its scope changes."""
         before = self._base.event(event.id)
         already = self.changes.events.get(event.id)
         self.changes.events[event.id] = event
-        self._events_of.setdefault(event.group, {})[event.id] = None
+        self._events_of.setdefault(event.scope, {})[event.id] = None
         if _shows_otherwise(before, event) and not (already is not None and _shows_otherwise(before, already)):
-            self.count_change(event.group)
+            self.count_change(event.scope)
 
-    def count_change(self, group: str) -> None:
-        """Increment the incarnation of the group's document."""
-        delivery = self.delivery(group)
+    def count_change(self, scope: str) -> None:
+        """Increment the incarnation of the scope's document."""
+        delivery = self.delivery(scope)
         if delivery is not None:
-            self.changes.deliveries[group] = delivery._replace(incarnation=delivery.incarnation + 1)
+            self.changes.deliveries[scope] = delivery._replace(incarnation=delivery.incarnation + 1)
 
     def put_delivery(self, delivery: Delivery, last_seen_at: datetime) -> None:
-        self.changes.deliveries[delivery.group] = delivery
-        self.changes.last_seen[delivery.group] = last_seen_at
+        self.changes.deliveries[delivery.scope] = delivery
+        self.changes.last_seen[delivery.scope] = last_seen_at
 
-    def forget_delivery(self, group: str) -> None:
-        self.changes.deliveries[group] = None
+    def forget_delivery(self, scope: str) -> None:
+        self.changes.deliveries[scope] = None
 
     def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
         self.changes.fleet = fleet

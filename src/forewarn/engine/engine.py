@@ -46,8 +46,8 @@ _log = get_logger(__name__)
 class Published(NamedTuple):
     """What a commit has changed for the metadata service."""
 
-    groups: frozenset[str]
-    """Groups whose document may have changed."""
+    scopes: frozenset[str]
+    """Scopes whose document may have changed."""
     fleet: bool
     """Whether VMs or groups were added, removed or renamed."""
 
@@ -84,7 +84,7 @@ class Engine:
             self._timers.add(rollout_commands.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
         for delivery in state.deliveries.values():
             if delivery.enabled:
-                self.last_seen.watch(delivery.group)
+                self.last_seen.watch(delivery.scope)
         unfinished = [operation for operation in state.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
@@ -134,15 +134,16 @@ class Engine:
         """Request an operation, or one for each VM."""
         return await self.execute(requests.request, request, by)
 
-    async def approve(self, ids: Sequence[str], by: str, group: str | None = None) -> None:
-        """Approve events, which may then start before their NotBefore."""
-        await self.execute(approvals.approve, ids, by, group)
+    async def approve(self, ids: Sequence[str], by: str, group: str = "") -> None:
+        """Approve events, which may then start before their NotBefore. With a group, only its own are known."""
+        await self.execute(approvals.approve, ids, by, group=group)
 
     def approve_with_callback(
-        self, ids: Sequence[str], by: str, group: str, done: Callable[[None, BaseException | None], None]
+        self, ids: Sequence[str], by: str, scope: str, done: Callable[[None, BaseException | None], None]
     ) -> None:
-        """Approve events. Calls `done` when that is on disk or has failed: the metadata service uses no tasks."""
-        self._writer.submit_with_callback(with_rollout_steps(self.limits, approvals.approve, ids, by, group), done)
+        """Approve events of a scope. Calls `done` when that is on disk or has failed: a poll uses no tasks."""
+        command = with_rollout_steps(self.limits, approvals.approve, ids, by, scope=scope)
+        self._writer.submit_with_callback(command, done)
 
     async def cancel(self, event_id: str, by: str, reason: str = "") -> Event:
         """Cancel the operation of an event that has not started."""
@@ -168,9 +169,9 @@ class Engine:
         self._executor.stop_waiting(operation_id)
         return operation
 
-    async def enable(self, group: str, by: str) -> None:
-        """Enable scheduled events for a group."""
-        await self.execute(enabling.enable, group, by, secrets.token_hex(4))
+    async def enable(self, scope: str, by: str) -> None:
+        """Enable scheduled events for a scope."""
+        await self.execute(enabling.enable, scope, by, secrets.token_hex(4))
 
     async def return_host(self, name: str, by: str) -> list[Operation]:
         """Return a host to service. Returns the operations that this cancels."""
@@ -233,8 +234,8 @@ class Engine:
         due = self._timers.pop_due(now)
         operations = [key for kind, key in due if kind == "operation"]
         rollouts = [key for kind, key in due if kind == "rollout"]
-        groups = [key for kind, key in due if kind == "inactivity"]
-        inactive = self.last_seen.find_inactive(groups, now)
+        scopes = [key for kind, key in due if kind == "inactivity"]
+        inactive = self.last_seen.find_inactive(scopes, now)
         if not operations and not rollouts and not inactive:
             return
 
@@ -242,8 +243,8 @@ class Engine:
             for operation_id in operations:
                 progress.advance(draft, now, limits, operation_id)
             draft.rollouts_to_step.update(dict.fromkeys(rollouts))
-            for group in inactive:
-                enabling.disable_if_inactive(draft, now, limits, group)
+            for scope in inactive:
+                enabling.disable_if_inactive(draft, now, limits, scope)
 
         try:
             await self.execute(process_due)
@@ -266,7 +267,7 @@ class Engine:
 
     @property
     def polled(self) -> set[str]:
-        """Groups that polled recently. The metadata server adds to it."""
+        """Scopes that polled recently. The metadata server adds to it."""
         return self.last_seen.polled
 
     @property
@@ -277,9 +278,9 @@ class Engine:
     def facts(self) -> dict[str, str]:
         return self._writer.state.facts
 
-    def document(self, group: str) -> Document:
-        """Return the current document of a group."""
-        return self._writer.state.document(group)
+    def document(self, scope: str) -> Document:
+        """Return the current document of a scope."""
+        return self._writer.state.document(scope)
 
     def live_operations(self) -> list[Operation]:
         return list(self._writer.state.operations.values())
@@ -294,9 +295,9 @@ class Engine:
     def live_events(self) -> list[Event]:
         return self._writer.state.live_events()
 
-    def last_seen_at(self, group: str) -> datetime | None:
-        """Return when the group last polled."""
-        return self.last_seen.last_seen_at(group)
+    def last_seen_at(self, scope: str) -> datetime | None:
+        """Return when the scope last polled."""
+        return self.last_seen.last_seen_at(scope)
 
     # --- After a commit ---------------------------------------------------------------------------
 
@@ -318,13 +319,13 @@ class Engine:
         for rollout in changes.rollouts.values():
             if (due_at := rollout_commands.when_due(rollout)) is not None:
                 self._timers.add(due_at, "rollout", rollout.id)
-        for group, delivery in changes.deliveries.items():
-            if delivery is not None and delivery.enabled and group in changes.last_seen:
-                self.last_seen.watch(group)
-        groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
+        for scope, delivery in changes.deliveries.items():
+            if delivery is not None and delivery.enabled and scope in changes.last_seen:
+                self.last_seen.watch(scope)
+        scopes = frozenset(changes.deliveries) | {event.scope for event in changes.events.values()}
         fleet_changed = not all(change.in_place for change in changes.fleet_changes)
-        if groups or fleet_changed:
-            published = Published(groups, fleet_changed)
+        if scopes or fleet_changed:
+            published = Published(scopes, fleet_changed)
             for subscriber in self._subscribers:
                 subscriber(published)
         for commit_subscriber in self._commit_subscribers:

@@ -45,7 +45,7 @@ class Faults:
         """Called when a fault is added: prepared responses are no longer valid."""
         self._last_number = 0
         self._documents: dict[str, tuple[Document, Document | None]] = {}
-        """The current document of each group, and the previous one since the group was enabled."""
+        """The current document of each scope, and the previous one since the scope was enabled."""
         self._recordings: set[asyncio.Task[None]] = set()
         if allowed:
             engine.subscribe(self._on_published)
@@ -113,12 +113,12 @@ class Faults:
 
     # --- Hits -------------------------------------------------------------------------------------
 
-    def find(self, vm: str, group: str, method: str) -> Fault | None:
+    def find(self, vm: str, scope: str, method: str) -> Fault | None:
         """Return the oldest fault that matches a request. Does not count a hit: see `count_hit`."""
-        self._remember_document(group)
+        self._remember_document(scope)
         self._drop_expired()
         for fault in self._active.values():
-            if fault.fits(vm, method) and (fault.spec.kind != "stale" or self.previous_document(group) is not None):
+            if fault.fits(vm, method) and (fault.spec.kind != "stale" or self.previous_document(scope) is not None):
                 return fault
         return None
 
@@ -137,9 +137,9 @@ class Faults:
             self._active[fault_id] = fault
         return True
 
-    def previous_document(self, group: str) -> Document | None:
-        """Return the group's previous document, if there is one since it was enabled."""
-        known = self._documents.get(group)
+    def previous_document(self, scope: str) -> Document | None:
+        """Return the scope's previous document, if there is one since it was enabled."""
+        known = self._documents.get(scope)
         return known[1] if known is not None else None
 
     def _drop_expired(self) -> None:
@@ -165,16 +165,16 @@ class Faults:
     # --- Documents --------------------------------------------------------------------------------
 
     def _on_published(self, published: Published) -> None:
-        for group in published.groups:
-            self._remember_document(group)
+        for scope in published.scopes:
+            self._remember_document(scope)
 
-    def _remember_document(self, group: str) -> None:
-        """Remember the group's document, and the previous one."""
-        document = self._engine.document(group)
-        known = self._documents.get(group)
+    def _remember_document(self, scope: str) -> None:
+        """Remember the scope's document, and the previous one."""
+        document = self._engine.document(scope)
+        known = self._documents.get(scope)
         if not document.enabled:
-            self._documents.pop(group, None)
+            self._documents.pop(scope, None)
         elif known is None or known[0].enabling != document.enabling:
-            self._documents[group] = (document, None)
+            self._documents[scope] = (document, None)
         elif known[0].incarnation != document.incarnation:
-            self._documents[group] = (document, known[0])
+            self._documents[scope] = (document, known[0])

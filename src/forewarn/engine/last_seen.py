@@ -1,4 +1,4 @@
-"""When each group last polled: updated in memory at every poll, written to the store once a minute."""
+"""When each scope last polled: updated in memory at every poll, written to the store once a minute."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ WRITE_INTERVAL = timedelta(minutes=1)
 
 
 class LastSeen:
-    """Groups that polled recently, and which of their times are not on disk yet."""
+    """Scopes that polled recently, and which of their times are not on disk yet."""
 
     def __init__(self, clock: Clock, writer: Writer, timers: Timers, limits: OperatorLimits) -> None:
         self.polled: set[str] = set()
-        """Groups that polled since `record_polls`. The metadata server adds to it without reading the clock."""
+        """Scopes that polled since `record_polls`. The metadata server adds to it without reading the clock."""
         self.long_polling: Collection[str] = ()
-        """Groups with an open long poll. They count as seen now."""
+        """Scopes with an open long poll. They count as seen now."""
         self._clock = clock
         self._writer = writer
         self._timers = timers
         self._inactivity_timeout = limits.quicken(limits.inactivity_timeout)
         self._watched: set[str] = set()
-        """Groups with an inactivity timer. Each has at most one."""
+        """Scopes with an inactivity timer. Each has at most one."""
         self._unwritten: set[str] = set()
         self._written_at: datetime | None = None
 
     def record_polls(self) -> None:
-        """Set the last-seen time of all groups that polled to now."""
+        """Set the last-seen time of all scopes that polled to now."""
         self.polled.update(self.long_polling)
         if self.polled:
             known = self.polled & self._writer.state.deliveries.keys()  # others have left the fleet
@@ -48,14 +48,14 @@ class LastSeen:
             self._unwritten |= known
             self.polled.clear()
 
-    def last_seen_at(self, group: str) -> datetime | None:
-        """Return when the group last polled.
+    def last_seen_at(self, scope: str) -> datetime | None:
+        """Return when the scope last polled.
 
-        Does not call `record_polls`: callers that read many groups would repeat it for each.
+        Does not call `record_polls`: callers that read many scopes would repeat it for each.
         """
-        if (group in self.polled or group in self.long_polling) and self._writer.state.delivery(group) is not None:
+        if (scope in self.polled or scope in self.long_polling) and self._writer.state.delivery(scope) is not None:
             return self._clock.now()
-        return self._writer.state.last_seen_at(group)
+        return self._writer.state.last_seen_at(scope)
 
     def exclude_downtime(self) -> None:
         """Add the service's own downtime to all last-seen times, so that it does not count as inactivity."""
@@ -63,35 +63,35 @@ class LastSeen:
         if alive_at is None or self._clock.virtual:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
-        times = {group: last_seen_at + downtime for group, last_seen_at in self._writer.state.last_seen.items()}
+        times = {scope: last_seen_at + downtime for scope, last_seen_at in self._writer.state.last_seen.items()}
         self._writer.record_seen(times)
         self._unwritten = set(times)
 
     # --- Inactivity ---------------------------------------------------------------------------------
 
-    def watch(self, group: str, after: datetime | None = None) -> bool:
-        """Set the inactivity timer of a group. Returns False if the timeout is not after `after`."""
-        if group in self._watched:  # its timer is not later, and sets a new one when it is due
+    def watch(self, scope: str, after: datetime | None = None) -> bool:
+        """Set the inactivity timer of a scope. Returns False if the timeout is not after `after`."""
+        if scope in self._watched:  # its timer is not later, and sets a new one when it is due
             return True
-        last_seen_at = self._writer.state.last_seen_at(group)
+        last_seen_at = self._writer.state.last_seen_at(scope)
         if last_seen_at is None:
             return False
         inactive_at = last_seen_at + self._inactivity_timeout
         if after is not None and inactive_at <= after:
             return False
-        self._timers.add(inactive_at, "inactivity", group)
-        self._watched.add(group)
+        self._timers.add(inactive_at, "inactivity", scope)
+        self._watched.add(scope)
         return True
 
-    def find_inactive(self, groups: list[str], now: datetime) -> list[str]:
-        """Return those of the groups with a due timer that are inactive. The others get a new timer."""
-        self._watched.difference_update(groups)
-        return [group for group in groups if not self.watch(group, after=now)]
+    def find_inactive(self, scopes: list[str], now: datetime) -> list[str]:
+        """Return those of the scopes with a due timer that are inactive. The others get a new timer."""
+        self._watched.difference_update(scopes)
+        return [scope for scope in scopes if not self.watch(scope, after=now)]
 
     def reschedule(self, inactive: list[str], now: datetime) -> None:
-        """Set the timers of these groups again, because the commit that should disable them failed."""
-        for group in inactive:
-            self._timers.add(now, "inactivity", group)
+        """Set the timers of these scopes again, because the commit that should disable them failed."""
+        for scope in inactive:
+            self._timers.add(now, "inactivity", scope)
         self._watched.update(inactive)
 
     # --- Writing ------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ class LastSeen:
         unwritten, self._unwritten = self._unwritten, set()
 
         def write(draft: Draft, now: datetime) -> None:
-            times = {group: draft.last_seen_at(group) for group in unwritten if draft.delivery(group)}
-            draft.changes.last_seen = {group: time for group, time in times.items() if time}
+            times = {scope: draft.last_seen_at(scope) for scope in unwritten if draft.delivery(scope)}
+            draft.changes.last_seen = {scope: time for scope, time in times.items() if time}
             draft.changes.facts["alive_at"] = to_text(now)
 
         try:

@@ -138,7 +138,7 @@ class Scheduler:
                     break
                 clock.set(min(times))
                 if barrier is not None:  # its VMs poll all the time, also during the skipped time
-                    self._last_seen.polled |= barrier.groups
+                    self._last_seen.polled |= barrier.scopes
                 await self._tick()
                 await self._wait_for_barrier(clock, barrier)
             clock.set(target)

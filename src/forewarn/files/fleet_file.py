@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from sys import intern
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, own_host
+from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, SetMode, Visibility, own_host
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
@@ -27,7 +27,7 @@ _Declared = TypeVar("_Declared", Group, Host)
 
 _KEYS = (
     *("name", "group", "host", "update_domain", "fault_domain", "address", "listen", "hostname"),
-    *("priority", "size", "zone", "tags", "auto_approve", "count", "first", "addresses", "hosts"),
+    *("priority", "size", "zone", "tags", "auto_approve", "count", "first", "addresses", "hosts", "placement_group"),
 )
 _SET_KEYS = {
     "addresses": 'write address = "10.0.0.4"',
@@ -45,6 +45,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _LISTEN = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _LAST_PORT = 65535
+_LAST_PLACEMENT_GROUP = 10_000
 
 
 def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
@@ -65,6 +66,7 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
     zone = intern(entry.text("zone"))
     tags = entry.text_table("tags")
     auto_approve = _auto_approve(entry, group)
+    placement_group = _placement_group(entry, group)
     for name, host, address, listen, hostname in zip(
         names,
         _hosts(entry, hosts, names),
@@ -76,6 +78,7 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
         yield VM(
             *(name, group.name if group else name, host, update_domain, fault_domain, address, listen),
             *(hostname, priority, size, zone, tags, auto_approve),
+            placement_group=placement_group,
         )
 
 
@@ -111,7 +114,7 @@ def _declared(entry: TomlTable, declared: Mapping[str, _Declared], name: str, ke
 
 def _name_pattern(entry: TomlTable, group: Group | None) -> str:
     """Return the name of a VM, or the pattern of a set with {n} for the number. Azure prescribes some forms."""
-    if group and group.kind == GroupKind.SCALE_SET:
+    if group and _is_uniform_set(group):
         return _scale_set_pattern(entry, group.name)
     if group and group.kind == GroupKind.CLOUD_SERVICE:
         return _cloud_service_pattern(entry)
@@ -130,7 +133,8 @@ def _scale_set_pattern(entry: TomlTable, scale_set: str) -> str:
     name = entry.required_text("name", f'Write it like name = "{scale_set}_0".')
     stem, _, number = name.rpartition("_")
     if stem != scale_set or not _NUMBER.fullmatch(number):
-        raise entry.error(f"In this scale set a VM is named {scale_set}_0, {scale_set}_1 and so on.", "name")
+        problem = f"In this scale set a VM is named {scale_set}_0, {scale_set}_1 and so on."
+        raise entry.error(f'{problem} In a set with mode = "flexible" you choose the names.', "name")
     return name
 
 
@@ -169,7 +173,7 @@ def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[s
 def _hostnames(entry: TomlTable, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
     if "hostname" in entry:
         return _numbered(entry, "hostname", entry.text("hostname"), numbers)
-    if group and group.kind == GroupKind.SCALE_SET:
+    if group and _is_uniform_set(group):
         return [group.name + _base36(int(name.rpartition("_")[2])) for name in names]
     return names
 
@@ -180,6 +184,19 @@ def _base36(number: int) -> str:
         number, digit = divmod(number, 36)
         digits = _DIGITS[digit] + digits
     return digits.rjust(6, "0")
+
+
+def _is_uniform_set(group: Group) -> bool:
+    return group.kind == GroupKind.SCALE_SET and group.mode is SetMode.UNIFORM
+
+
+def _placement_group(entry: TomlTable, group: Group | None) -> int:
+    """Return the number of the placement group; 0: the service assigns one."""
+    if group is None or group.kind != GroupKind.SCALE_SET:
+        if "placement_group" in entry:
+            raise entry.error("Only VMs of a scale set have a placement group. Omit it.", "placement_group")
+        return 1
+    return entry.integer("placement_group", 0, 1, _LAST_PLACEMENT_GROUP)
 
 
 def _given_domain(entry: TomlTable, key: str, count: int) -> int:
@@ -288,7 +305,10 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
 
 
 _TABLES = ("group", "host", "vm")
-_GROUP_KEYS = ("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows")
+_GROUP_KEYS = (
+    *("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows"),
+    *("mode", "visibility"),
+)
 _HOST_KEYS = ("name",)
 _KINDS = tuple(kind.value for kind in GroupKind)
 
@@ -325,6 +345,7 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
         raise file.error("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
     _check_unique(vms, entries)
     _check_group_membership(vms, entries, groups)
+    _check_scope_names(vms, entries, tables["group"], groups)
     _check_domains(vms, entries)
     return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
@@ -375,7 +396,16 @@ def _read_group(entry: TomlTable, name: str) -> Group:
         entry.choices("auto_approve", AUTO_APPROVE_VALUES),
         _terminate_notice(entry, kind),
         _windows(entry),
+        SetMode(_of_scale_set(entry, kind, "mode", [mode.value for mode in SetMode])),
+        Visibility(_of_scale_set(entry, kind, "visibility", [visibility.value for visibility in Visibility])),
     )
+
+
+def _of_scale_set(entry: TomlTable, kind: str, key: str, choices: Sequence[str]) -> str:
+    """Return a choice that only scale sets have."""
+    if key in entry and kind != GroupKind.SCALE_SET:
+        raise entry.error(f"Only a scale set has a {key}. The kind of this group is {kind!r}.", key)
+    return entry.choice(key, choices, choices[0])
 
 
 def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
@@ -431,6 +461,28 @@ def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], gro
         if first != vm.name:
             problem = f'Standalone group {vm.group!r} already has its VM "{first}". Omit group.'
             raise entry.error(problem, "group")
+
+
+_SCOPE_NAME = re.compile(r"(.+)\.[1-9][0-9]*")
+
+
+def _check_scope_names(
+    vms: Sequence[VM], entries: Sequence[TomlTable], declared: Iterable[TomlTable], groups: Mapping[str, Group]
+) -> None:
+    """Reject names that the scopes of a scale set have: web.2, web.3 and so on; or names of VMs with own visibility."""
+    scale_sets = {group.name: group for group in groups.values() if group.kind == GroupKind.SCALE_SET}
+    if not scale_sets:
+        return
+    named = [(entry, entry.text("name")) for entry in declared]
+    named += [(entry, vm.name) for vm, entry in zip(vms, entries, strict=True) if vm.group not in scale_sets]
+    for entry, name in named:
+        parts = _SCOPE_NAME.fullmatch(name)
+        if parts and parts[1] in scale_sets:
+            problem = f"{name!r} is the name of a placement group of {parts[1]!r}. Choose another name."
+            raise entry.error(problem, "name")
+    for vm, entry in zip(vms, entries, strict=True):
+        if vm.name in groups and vm.group in scale_sets and scale_sets[vm.group].visibility is Visibility.OWN:
+            raise entry.error(f"{vm.name!r} is also the name of a group. Choose another name.", "name")
 
 
 def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from forewarn.clock import real_seconds
 
 if TYPE_CHECKING:
-    from forewarn.core.fleet import VM
     from forewarn.engine.engine import Engine, Published
 
 
@@ -21,11 +20,11 @@ class Caller:
     The bucket holds one second's worth of requests and refills at the same rate.
     """
 
-    __slots__ = ("_at_seconds", "_rate", "_tokens", "group", "vm")
+    __slots__ = ("_at_seconds", "_rate", "_tokens", "scope", "vm")
 
-    def __init__(self, vm: VM, rate: float) -> None:
-        self.vm = vm.name
-        self.group = vm.group
+    def __init__(self, vm: str, scope: str, rate: float) -> None:
+        self.vm = vm
+        self.scope = scope
         self._rate = rate
         self._tokens = max(rate, 1.0)
         self._at_seconds = 0.0
@@ -76,7 +75,7 @@ class Callers:
             return None
         caller = self._known.get(vm.name)
         if caller is None:
-            caller = self._known[vm.name] = Caller(vm, self._rate)
+            caller = self._known[vm.name] = Caller(vm.name, fleet.scope_of(vm), self._rate)
         return caller
 
     def _on_published(self, published: Published) -> None:

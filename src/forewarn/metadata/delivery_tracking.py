@@ -182,10 +182,10 @@ class PollBarrier:
         """Set with every poll."""
 
     @property
-    def groups(self) -> set[str]:
-        """Groups of these VMs, without VMs that have left the fleet."""
+    def scopes(self) -> set[str]:
+        """Scopes of these VMs, without VMs that have left the fleet."""
         fleet = self._engine.fleet
-        return {fleet.vms[name].group for name in self._vms if name in fleet.vms}
+        return {fleet.scope_of(fleet.vms[name]) for name in self._vms if name in fleet.vms}
 
     def cancel(self) -> None:
         """End the wait with an error."""
@@ -197,7 +197,8 @@ class PollBarrier:
         return [name for name in self._vms if name in self._engine.fleet.vms and not self._has_seen(name)]
 
     def _has_seen(self, name: str) -> bool:
-        document = self._engine.document(self._engine.fleet.vms[name].group)
+        fleet = self._engine.fleet
+        document = self._engine.document(fleet.scope_of(fleet.vms[name]))
         return document.enabled and self._tracker.has(name, entity_tag(document))
 
     async def wait(self) -> None:

@@ -40,7 +40,7 @@ class InjectedFaults:
 
     def find(self, caller: Caller, method: str) -> Fault | None:
         """Return the fault that matches this caller's next request for the document."""
-        return self._faults.find(caller.vm, caller.group, method)
+        return self._faults.find(caller.vm, caller.scope, method)
 
     def respond(self, request: MetadataRequest) -> Result:
         caller = request.caller
@@ -73,7 +73,7 @@ class InjectedFaults:
         response = self._routes.respond(request)
         while isinstance(response, Awaitable):
             response = await response
-        previous = self._faults.previous_document(caller.group) if kind == "stale" else None
+        previous = self._faults.previous_document(caller.scope) if kind == "stale" else None
         if not isinstance(response, RenderedResponse) or response.status != 200 or request.method != "GET":
             return response
         if (kind == "stale" and previous is None) or not self._faults.count_hit(fault.id):
@@ -90,7 +90,7 @@ class InjectedFaults:
             connection.close()
             return None
         if previous is not None and request.poll is not None:
-            body = render(previous, request.poll.version, self._engine.fleet.group(caller.group).kind)
+            body = render(previous, request.poll.version, self._engine.fleet.group_of(caller.scope).kind)
             return document_response(entity_tag(previous), body)
         return response._replace(head=_with_length(response.head, 0), body=b"")
 

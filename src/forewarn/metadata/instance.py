@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
-from forewarn.core.fleet import VM, Group, GroupKind
+from forewarn.core.fleet import VM, Group, GroupKind, SetMode
 from forewarn.errors import nearest
 from forewarn.metadata.fixed_responses import TEXT, Response, error_response
 from forewarn.wire.versions import INSTANCE_VERSIONS
@@ -56,10 +56,10 @@ def _scale_set_id(about: InstanceContext) -> str:
 
 
 def _resource_id(about: InstanceContext) -> str:
-    """Return the resource id of the VM. In a scale set it ends with the instance number: 3 for web_3."""
+    """Return the resource id of the VM. In a uniform scale set it ends with the instance number: 3 for web_3."""
     vm, group = about
     scale_set = _scale_set_id(about)
-    if scale_set:
+    if scale_set and group.mode is SetMode.UNIFORM:
         return f"{scale_set}/virtualMachines/{vm.name.removeprefix(f'{group.name}_')}"
     return f"{_COMPUTE}/virtualMachines/{vm.name}"
 
@@ -74,7 +74,8 @@ def _vm_id(about: InstanceContext) -> str:
 
 def _placement_group_id(about: InstanceContext) -> str:
     scale_set = _scale_set_id(about)
-    return str(uuid5(_NAMESPACE, f"{scale_set}/placementGroup")) if scale_set else ""
+    number = f"/{about.vm.placement_group}" if about.vm.placement_group > 1 else ""
+    return str(uuid5(_NAMESPACE, f"{scale_set}/placementGroup{number}")) if scale_set else ""
 
 
 def _scale_set_name(about: InstanceContext) -> str:

@@ -1,4 +1,4 @@
-"""Long polls: requests that wait for a group's document to change."""
+"""Long polls: requests that wait for a scope's document to change."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class DeferredConnection(Protocol):
 
 
 class LongPolls:
-    """All waiting long polls, by the group they wait for."""
+    """All waiting long polls, by the scope they wait for."""
 
     def __init__(self, engine: Engine) -> None:
         self.count = 0
         """Number of waiting long polls."""
         self.stopping = False
         """Whether the service is stopping: no poll may wait."""
-        self.by_group: dict[str, dict[WaitingPoll, None]] = {}
+        self.by_scope: dict[str, dict[WaitingPoll, None]] = {}
         self._to_wake: dict[WaitingPoll, None] = {}
         """Polls that will be woken in the next turns of the loop."""
         self._deferred: list[DeferredConnection] = []
@@ -45,20 +45,20 @@ class LongPolls:
         self._wake_scheduled = False
         engine.subscribe(self._on_published)
 
-    def join(self, group: str, waiter: WaitingPoll) -> None:
-        """Wait for a change of the group or the fleet. `wake` is then called once."""
-        self.by_group.setdefault(group, {})[waiter] = None
+    def join(self, scope: str, waiter: WaitingPoll) -> None:
+        """Wait for a change of the scope or the fleet. `wake` is then called once."""
+        self.by_scope.setdefault(scope, {})[waiter] = None
         self.count += 1
 
-    def leave(self, group: str, waiter: WaitingPoll) -> None:
+    def leave(self, scope: str, waiter: WaitingPoll) -> None:
         """Stop waiting. Does nothing if the poll does not wait."""
-        of_group = self.by_group.get(group, {})
-        waiting = of_group if waiter in of_group else self._to_wake
+        of_scope = self.by_scope.get(scope, {})
+        waiting = of_scope if waiter in of_scope else self._to_wake
         if waiter in waiting:
             del waiting[waiter]
             self.count -= 1
-            if not of_group:
-                self.by_group.pop(group, None)
+            if not of_scope:
+                self.by_scope.pop(scope, None)
 
     def defer_reading(self, connection: DeferredConnection) -> bool:
         """Stop reading from this connection while other polls still have to be woken. Return whether that is so.
@@ -77,15 +77,15 @@ class LongPolls:
 
     def wake_all(self) -> None:
         """Wake all polls. Those without a change join again."""
-        self._queue_wakeups(list(self.by_group))
+        self._queue_wakeups(list(self.by_scope))
 
     def _on_published(self, published: Published) -> None:
         # With a new fleet, the same address may belong to another VM: all polls must check.
-        self._queue_wakeups(list(self.by_group) if published.fleet else published.groups)
+        self._queue_wakeups(list(self.by_scope) if published.fleet else published.scopes)
 
-    def _queue_wakeups(self, groups: Iterable[str]) -> None:
-        for group in groups:
-            self._to_wake.update(self.by_group.pop(group, {}))
+    def _queue_wakeups(self, scopes: Iterable[str]) -> None:
+        for scope in scopes:
+            self._to_wake.update(self.by_scope.pop(scope, {}))
         self._schedule_wakeups()
 
     def _schedule_wakeups(self) -> None:
@@ -115,21 +115,21 @@ class LongPoll:
     It consists of one registration, one timer and one future instead of a task: there may be many thousands.
     """
 
-    __slots__ = ("_check", "_group", "_long_polls", "_response", "_timer")
+    __slots__ = ("_check", "_long_polls", "_response", "_scope", "_timer")
 
     def __init__(self, long_polls: LongPolls, check: Callable[[bool], Result | str], seconds: float) -> None:
-        """`check(is_expired)` returns the response, or the group to keep waiting for."""
+        """`check(is_expired)` returns the response, or the scope to keep waiting for."""
         self._long_polls = long_polls
         self._check = check
-        self._group = ""
+        self._scope = ""
         loop = asyncio.get_running_loop()
         self._response: asyncio.Future[Result] = loop.create_future()
         self._timer = loop.call_later(seconds, self._expire)
 
-    def begin(self, group: str) -> asyncio.Future[Result]:
+    def begin(self, scope: str) -> asyncio.Future[Result]:
         """Start to wait. Return a future of the response; cancelling it ends the wait."""
         self._response.add_done_callback(self._end)
-        self._join(group)
+        self._join(scope)
         return self._response
 
     def wake(self) -> None:
@@ -137,7 +137,7 @@ class LongPoll:
         self._try(expired=self._long_polls.stopping)
 
     def _expire(self) -> None:
-        self._long_polls.leave(self._group, self)
+        self._long_polls.leave(self._scope, self)
         self._try(expired=True)
 
     def _try(self, *, expired: bool) -> None:
@@ -149,10 +149,10 @@ class LongPoll:
         else:
             self._response.set_result(found)
 
-    def _join(self, group: str) -> None:
-        self._group = group
-        self._long_polls.join(group, self)
+    def _join(self, scope: str) -> None:
+        self._scope = scope
+        self._long_polls.join(scope, self)
 
     def _end(self, _: object) -> None:
         self._timer.cancel()
-        self._long_polls.leave(self._group, self)
+        self._long_polls.leave(self._scope, self)

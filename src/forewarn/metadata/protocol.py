@@ -48,7 +48,6 @@ class MetadataConnection(asyncio.Protocol):
         "_current",
         "_epoch",
         "_generation",
-        "_group",
         "_head",
         "_head_bytes",
         "_head_open",
@@ -70,6 +69,7 @@ class MetadataConnection(asyncio.Protocol):
         "_repeat_bytes",
         "_repeat_reply",
         "_replaying_framing",
+        "_scope",
         "_server",
         "_tail",
         "_target",
@@ -98,7 +98,7 @@ class MetadataConnection(asyncio.Protocol):
         self._repeat: MetadataRequest | None = None
         self._repeat_reply: RenderedResponse | None = None
         self._epoch = -1
-        self._group = ""
+        self._scope = ""
         self._head = b""
         self._tail = b""
         self._counter = RequestCounter()
@@ -175,7 +175,7 @@ class MetadataConnection(asyncio.Protocol):
             if (self._epoch == server.epoch or self._prepare()) and (
                 not server.limited or self._caller.take_token()  # type: ignore[union-attr]
             ):
-                server.polled.add(self._group)
+                server.polled.add(self._scope)
                 self._counter.count += 1
                 self.transport.write(self._head + server.common_headers.next() + self._tail)
                 if self._tracker.watching:
@@ -217,7 +217,7 @@ class MetadataConnection(asyncio.Protocol):
         self._repeat_reply = found
         self._head, self._tail = found.head, found.rest + b"\r\n" + found.body
         self._counter = self._server.counters.poll(request.target.query.get("api-version", ""), found.status)
-        self._group = caller.group
+        self._scope = caller.scope
         self._epoch = self._server.epoch
         return True
 

@@ -24,31 +24,31 @@ class RenderedDocument(NamedTuple):
 
 
 class RenderedDocuments:
-    """Rendered documents by group and api-version."""
+    """Rendered documents by scope and api-version."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._documents: dict[str, dict[str, RenderedDocument]] = {}
         engine.subscribe(self._on_published)
 
-    def find(self, group: str, version: ApiVersion) -> RenderedDocument | None:
-        """Return the group's document at this api-version, or None while the group is not enabled."""
-        of_group = self._documents.get(group)
-        page = of_group.get(version.name) if of_group is not None else None
-        return page or self._render(group, version)
+    def find(self, scope: str, version: ApiVersion) -> RenderedDocument | None:
+        """Return the scope's document at this api-version, or None while the scope is not enabled."""
+        of_scope = self._documents.get(scope)
+        page = of_scope.get(version.name) if of_scope is not None else None
+        return page or self._render(scope, version)
 
-    def _render(self, group: str, version: ApiVersion) -> RenderedDocument | None:
-        document = self._engine.document(group)
+    def _render(self, scope: str, version: ApiVersion) -> RenderedDocument | None:
+        document = self._engine.document(scope)
         if not document.enabled:
             return None
         tag = entity_tag(document)
-        body = render(document, version, self._engine.fleet.group(group).kind)
+        body = render(document, version, self._engine.fleet.group_of(scope).kind)
         page = RenderedDocument(tag, body, document_response(tag, body).head, not_modified_response(tag).head)
-        self._documents.setdefault(group, {})[version.name] = page
+        self._documents.setdefault(scope, {})[version.name] = page
         return page
 
     def _on_published(self, published: Published) -> None:
         if published.fleet:
             self._documents.clear()
-        for group in published.groups:
-            self._documents.pop(group, None)
+        for scope in published.scopes:
+            self._documents.pop(scope, None)

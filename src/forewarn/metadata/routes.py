@@ -126,7 +126,7 @@ class Routes:
         request.poll = Poll(version, if_none_match, wait_seconds)
         found = self.document(request.poll, caller)
         if found is not None:
-            self._engine.polled.add(caller.group)
+            self._engine.polled.add(caller.scope)
             return found
         return self._wait_for_document(request, request.poll, caller)
 
@@ -147,8 +147,8 @@ class Routes:
         return fixed_responses.UNKNOWN_VERSION
 
     def document(self, poll: Poll, caller: Caller, *, hold: bool = True) -> RenderedResponse | None:
-        """Return the document or a 304; None if the group is not enabled or the poll must be held."""
-        page = self._documents.find(caller.group, poll.version)
+        """Return the document or a 304; None if the scope is not enabled or the poll must be held."""
+        page = self._documents.find(caller.scope, poll.version)
         if page is None:
             return None
         if not poll.if_none_match or not tag_matches(poll.if_none_match, page.tag):
@@ -158,43 +158,43 @@ class Routes:
         return RenderedResponse(304, page.not_modified_head, poll.applied, b"")
 
     def _wait_for_document(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Awaitable[Result]:
-        """Enable the group, or hold the poll until the document changes."""
-        page = self._documents.find(caller.group, poll.version)
+        """Enable the scope, or hold the poll until the document changes."""
+        page = self._documents.find(caller.scope, poll.version)
         if page is None:
             return self._enable_and_respond(request, poll, caller)
-        self._engine.polled.add(caller.group)
+        self._engine.polled.add(caller.scope)
         request.is_held = True
         check = partial(self._check_long_poll, request, poll, page.tag)
-        return LongPoll(self._long_polls, check, poll.wait_seconds or 0).begin(caller.group)
+        return LongPoll(self._long_polls, check, poll.wait_seconds or 0).begin(caller.scope)
 
     def _check_long_poll(self, request: MetadataRequest, poll: Poll, tag: str, is_expired: bool) -> Result | str:
-        """Return the response to a held poll if it is due, otherwise the group to keep waiting for."""
+        """Return the response to a held poll if it is due, otherwise the scope to keep waiting for."""
         caller = request.connection.find_caller()
         if caller is None:
             return rendered(fixed_responses.NOT_A_VM)
-        page = self._documents.find(caller.group, poll.version)
+        page = self._documents.find(caller.scope, poll.version)
         if page is None:
             return self._enable_and_respond(request, poll, caller)
         # `*` matches every document, but still waits for a different one.
-        return self.document(poll, caller, hold=False) if is_expired or page.tag != tag else caller.group
+        return self.document(poll, caller, hold=False) if is_expired or page.tag != tag else caller.scope
 
     async def _enable_and_respond(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
-        while self._documents.find(caller.group, poll.version) is None:
+        while self._documents.find(caller.scope, poll.version) is None:
             await self._enable(caller)
             found = request.connection.find_caller()
             if found is None:
                 return rendered(fixed_responses.NOT_A_VM)
             caller = found
-        self._engine.polled.add(caller.group)
+        self._engine.polled.add(caller.scope)
         return self.document(poll, caller) or self._wait_for_document(request, poll, caller)
 
     async def _enable(self, caller: Caller) -> None:
-        """Enable the group on its first GET. Concurrent GETs share the same task."""
-        task = self._enabling.get(caller.group)
+        """Enable the scope on its first GET. Concurrent GETs share the same task."""
+        task = self._enabling.get(caller.scope)
         if task is None:
             task = asyncio.create_task(self._enable_after_delay(caller))
-            self._enabling[caller.group] = task
-            task.add_done_callback(lambda _: self._enabling.pop(caller.group, None))
+            self._enabling[caller.scope] = task
+            task.add_done_callback(lambda _: self._enabling.pop(caller.scope, None))
         # A client that disconnects must not cancel the task for the others.
         await asyncio.shield(task)
 
@@ -204,7 +204,7 @@ class Routes:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_seconds):
                     await self.stopping.wait()
-        await self._engine.enable(caller.group, by=caller.vm)
+        await self._engine.enable(caller.scope, by=caller.vm)
 
     def approve(self, request: MetadataRequest) -> Result:
         """Approve the events that the body names. Called again when the body is complete."""
@@ -227,7 +227,7 @@ class Routes:
             if not committed.done():  # otherwise the client has disconnected
                 committed.set_result(APPROVED if error is None else failure(error))
 
-        self._engine.approve_with_callback(ids, caller.vm, caller.group, on_committed)
+        self._engine.approve_with_callback(ids, caller.vm, caller.scope, on_committed)
         return committed
 
     # --- /metadata/instance, /metadata/versions -------------------------------------------------------
@@ -240,7 +240,7 @@ class Routes:
         if version not in INSTANCE_VERSIONS:
             return rendered(fixed_responses.BAD_INSTANCE_VERSION)
         fleet = self._engine.fleet
-        subject = instance.InstanceContext(fleet.vm(caller.vm), fleet.group(caller.group))
+        subject = instance.InstanceContext(fleet.vm(caller.vm), fleet.group_of(caller.scope))
         parts = request.target.path.split("/")[3:]
         return render_response(instance.read(subject, version, parts, request.target.query.get("format")))
 

@@ -78,7 +78,7 @@ class MetadataServer:
         self.applying = asyncio.Lock()
         """Held while a fleet is applied: two fleets could reserve the same address."""
         engine.subscribe(lambda _: self._start_epoch())
-        engine.last_seen.long_polling = self.long_polls.by_group
+        engine.last_seen.long_polling = self.long_polls.by_scope
 
     # --- For connections ------------------------------------------------------------------------------
 

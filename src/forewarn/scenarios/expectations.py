@@ -31,26 +31,26 @@ class EventSnapshot(NamedTuple):
 
 
 class EventObserver:
-    """Records the documents of some groups whenever they change."""
+    """Records the documents of some scopes whenever they change."""
 
-    def __init__(self, engine: Engine, version: ApiVersion, groups: Collection[str]) -> None:
+    def __init__(self, engine: Engine, version: ApiVersion, scopes: Collection[str]) -> None:
         self._engine = engine
         self._version = version
-        self.groups = frozenset(groups)
+        self.scopes = frozenset(scopes)
         self._observed: dict[str, dict[str, EventSnapshot]] = {}
         """For each event id, the event with each status that it had."""
         self._causes: dict[str, str] = {}
         """For each event id, the id of its operation or rollout."""
         self._visible: dict[str, set[str]] = {}
-        """For each group, the ids of the events in its current document."""
+        """For each scope, the ids of the events in its current document."""
         self._started_domains: set[frozenset[tuple[str, int]]] = set()
         """Sets of update domains that were Started at the same time in a group, each with the cause."""
 
-    def update(self, groups: Collection[str]) -> None:
-        """Record the current documents of the observed groups."""
+    def update(self, scopes: Collection[str]) -> None:
+        """Record the current documents of the observed scopes."""
         draft = self._engine.draft()
-        for group in self.groups & frozenset(groups):
-            document = self._engine.document(group)
+        for scope in self.scopes & frozenset(scopes):
+            document = self._engine.document(scope)
             events = {event.id: event for event in document.events}
             for event in document.events:
                 if event.id not in self._causes:
@@ -58,14 +58,14 @@ class EventObserver:
                     rollout = operation.request.rollout if operation is not None else ""
                     self._causes[event.id] = rollout or event.operation
             try:
-                data = render(document, self._version, self._engine.fleet.group(group).kind)
-            except NotFound:  # the last VM of the group has left the fleet
+                data = render(document, self._version, self._engine.fleet.group_of(scope).kind)
+            except NotFound:  # the last VM of the scope has left the fleet
                 shown = {}
             else:  # read the same bytes that a VM gets
                 shown = {event.id.lower(): event for event in read_document(data).events}
             for event_id, seen in shown.items():
                 self._observed.setdefault(event_id, {})[seen.status] = _snapshot(seen, events[event_id])
-            self._visible[group] = set(shown)
+            self._visible[scope] = set(shown)
             self._record_started_domains(shown)
 
     def _record_started_domains(self, shown: dict[str, ScheduledEvent]) -> None:

@@ -36,11 +36,11 @@ class Pace:
     """Lets time pass for one run."""
 
     def __init__(
-        self, engine: Engine, options: RunOptions, groups: Collection[str], barrier: ClockBarrier | None = None
+        self, engine: Engine, options: RunOptions, scopes: Collection[str], barrier: ClockBarrier | None = None
     ) -> None:
         self._engine = engine
         self._options = options
-        self._groups = groups
+        self._scopes = scopes
         self._last_moved = real_seconds()
         self.virtual = isinstance(engine.clock, VirtualClock)
         self.request_speed = 1.0 if self.virtual or options.speed is None else options.speed
@@ -84,7 +84,7 @@ class Pace:
         left = deadline - self._engine.clock.now()
         if not self.virtual:
             if self._options.enable:
-                self._keep_groups_enabled()
+                self._keep_scopes_enabled()
             await self._wait(min(left.total_seconds(), MAX_WAIT_SECONDS))
         elif self._options.speed is None:
             if next_due() is None:  # work has just started; its end is known when the fabric has done it
@@ -114,7 +114,7 @@ class Pace:
             self._last_moved = real_seconds()
 
     async def _move(self, duration: timedelta) -> None:
-        self._keep_groups_enabled()
+        self._keep_scopes_enabled()
         self.moving = asyncio.create_task(self._advance(duration))
         await asyncio.wait({self.moving, self._stopping}, return_when=asyncio.FIRST_COMPLETED)
         self.raise_if_stopped()  # the move itself continues
@@ -124,9 +124,9 @@ class Pace:
         """Move the clock. Nothing else in this module does."""
         await self._engine.advance(duration, self._barrier)
 
-    def _keep_groups_enabled(self) -> None:
-        """Count the groups as polled: nobody can poll as fast as a run moves the clock."""
-        self._engine.polled.update(self._groups)
+    def _keep_scopes_enabled(self) -> None:
+        """Count the scopes as polled: nobody can poll as fast as a run moves the clock."""
+        self._engine.polled.update(self._scopes)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -142,8 +142,8 @@ class StoppableBarrier:
         self._stopping = stopping
 
     @property
-    def groups(self) -> set[str]:
-        return self._barrier.groups
+    def scopes(self) -> set[str]:
+        return self._barrier.scopes
 
     def missing(self) -> list[str]:
         return [] if self._stopping.done() else self._barrier.missing()

@@ -200,10 +200,10 @@ class ScenarioRun:
         self._has_cancelled = False
         """Whether a step of the run has cancelled something."""
 
-    def on_documents_changed(self, groups: frozenset[str]) -> None:
+    def on_documents_changed(self, scopes: frozenset[str]) -> None:
         """Record the changed documents, and continue the run."""
-        if groups & self.observer.groups:
-            self.observer.update(groups)
+        if scopes & self.observer.scopes:
+            self.observer.update(scopes)
             self.pace.changed.set()
 
     async def run_to_end(self) -> None:

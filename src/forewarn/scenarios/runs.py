@@ -76,8 +76,8 @@ class ScenarioRuns:
         stack: ExitStack,
     ) -> Run:
         engine = self._engine
-        groups = list(dict.fromkeys(engine.fleet.vm(name).group for name in vms))
-        await self._check_groups_enabled(groups, by, enable=options.enable)
+        scopes = list(dict.fromkeys(engine.fleet.scope_of(engine.fleet.vm(name)) for name in vms))
+        await self._check_scopes_enabled(scopes, by, enable=options.enable)
         self._check_no_other_run()  # another run may have started in between
         self._count += 1
         run = Run(
@@ -89,8 +89,8 @@ class ScenarioRuns:
             started_at=engine.clock.now(),
             steps=tuple(StepResult(step.describe()) for step in scenario.steps),
         )
-        pace = Pace(engine, options, groups, barrier)
-        scenario_run = ScenarioRun(run, engine, self._faults, pace, EventObserver(engine, self._version, groups))
+        pace = Pace(engine, options, scopes, barrier)
+        scenario_run = ScenarioRun(run, engine, self._faults, pace, EventObserver(engine, self._version, scopes))
         self._runs[run.id] = scenario_run
         self._tasks[run.id] = task = asyncio.create_task(scenario_run.run_to_end())
         barrier_stack = stack.pop_all()  # the barrier lasts until the end of the run
@@ -102,17 +102,17 @@ class ScenarioRuns:
             if other.pace.virtual and other.run.status is RunStatus.RUNNING:
                 raise RunInProgress(run_id=other.run.id, scenario=other.run.scenario.name)
 
-    async def _check_groups_enabled(self, groups: list[str], by: str, *, enable: bool) -> None:
-        """Enable the groups if requested. Raise an error for a group that gets no notices."""
+    async def _check_scopes_enabled(self, scopes: list[str], by: str, *, enable: bool) -> None:
+        """Enable the scopes if requested. Raise an error for a scope that gets no notices."""
         engine = self._engine
         if enable:
-            for group in groups:
-                await engine.enable(group, by)
-            engine.polled.update(groups)
+            for scope in scopes:
+                await engine.enable(scope, by)
+            engine.polled.update(scopes)
         engine.last_seen.record_polls()
         draft, now = engine.draft(), engine.clock.now()
-        for group in groups:
-            if reason := reason_not_notified(draft, group, now, engine.limits):
+        for scope in scopes:
+            if reason := reason_not_notified(draft, scope, now, engine.limits):
                 raise EventsNotEnabled(reason=reason)
 
     def _on_ended(self, scenario_run: ScenarioRun, barrier_stack: ExitStack) -> None:
@@ -132,7 +132,7 @@ class ScenarioRuns:
 
     def _on_published(self, published: Published) -> None:
         for run_id in self._tasks:
-            self._runs[run_id].on_documents_changed(published.groups)
+            self._runs[run_id].on_documents_changed(published.scopes)
 
     def runs(self) -> list[Run]:
         """Return all runs, newest first."""

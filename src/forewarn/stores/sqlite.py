@@ -162,7 +162,7 @@ class SqliteStore(SqliteRecords):
         deliveries, last_seen = [], {}
         for *row, last_seen_at in self._db.execute(_SQL["load_deliveries"]):
             deliveries.append(rows.DELIVERIES.read(row))
-            last_seen[deliveries[-1].group] = from_text(last_seen_at)
+            last_seen[deliveries[-1].scope] = from_text(last_seen_at)
         return StoredState(
             fleet,
             self._query("load_operations", rows.OPERATIONS.read),
@@ -212,15 +212,15 @@ class SqliteStore(SqliteRecords):
         self._many("save_vm", map(rows.VMS.write, change.added))
 
     def _save_deliveries(self, changes: Changes) -> None:
-        for group, delivery in changes.deliveries.items():
+        for scope, delivery in changes.deliveries.items():
             if delivery is None:
-                self._db.execute(_SQL["remove_delivery"], (group,))
+                self._db.execute(_SQL["remove_delivery"], (scope,))
             else:
-                last_seen_at = to_text_if_any(changes.last_seen.get(group)) or ""
+                last_seen_at = to_text_if_any(changes.last_seen.get(scope)) or ""
                 self._db.execute(_SQL["save_delivery"], [*rows.DELIVERIES.write(delivery), last_seen_at])
-        only_seen = [group for group in changes.last_seen if group not in changes.deliveries]
+        only_seen = [scope for scope in changes.last_seen if scope not in changes.deliveries]
         if only_seen:
-            times = ({"group": group, "last_seen_at": to_text(changes.last_seen[group])} for group in only_seen)
+            times = ({"scope": scope, "last_seen_at": to_text(changes.last_seen[scope])} for scope in only_seen)
             self._many("save_last_seen", times)
 
     def _save_tokens(self, changes: Changes) -> None:

@@ -239,16 +239,16 @@ INSERT INTO event ({event.columns}) VALUES ({event.parameters})
 ON CONFLICT (id) DO UPDATE SET {event.changes};
 
 -- name: save_delivery
--- The time is empty if the group has not polled since.
+-- The time is empty if the scope has not polled since.
 INSERT INTO delivery ({delivery.columns}, last_seen_at) VALUES ({delivery.parameters}, ?)
-ON CONFLICT (group_name) DO UPDATE SET {delivery.changes},
+ON CONFLICT (scope) DO UPDATE SET {delivery.changes},
     last_seen_at = CASE WHEN excluded.last_seen_at = '' THEN last_seen_at ELSE excluded.last_seen_at END;
 
 -- name: save_last_seen
-UPDATE delivery SET last_seen_at = :last_seen_at WHERE group_name = :group;
+UPDATE delivery SET last_seen_at = :last_seen_at WHERE scope = :scope;
 
 -- name: remove_delivery
-DELETE FROM delivery WHERE group_name = ?;
+DELETE FROM delivery WHERE scope = ?;
 
 -- name: save_webhook
 INSERT INTO webhook ({webhook.columns}) VALUES ({webhook.parameters})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import format_duration
-from forewarn.core.fleet import Fleet
+from forewarn.core.fleet import Fleet, SetMode
 from forewarn.errors import NotSpot, UnreadableFile
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.testing.event import OPERATOR
@@ -55,8 +55,9 @@ class FleetBuilder:
         known = set(assembly.engine.fleet.vms)
         await assembly.engine.apply_fleet(fleet, OPERATOR)
         if self._enable:
-            groups = dict.fromkeys(vm.group for vm in fleet.vms.values() if vm.name not in known)
-            await asyncio.gather(*(assembly.engine.enable(group, by=OPERATOR) for group in groups))
+            fleet = assembly.engine.fleet
+            scopes = dict.fromkeys(fleet.scope_of(vm) for vm in fleet.vms.values() if vm.name not in known)
+            await asyncio.gather(*(assembly.engine.enable(scope, by=OPERATOR) for scope in scopes))
 
     def _change(self, fleet: Fleet) -> None:
         __tracebackhide__ = True
@@ -82,7 +83,7 @@ class FleetBuilder:
     def events_enabled(self, name: str) -> bool:
         """Return whether events are enabled for the VM."""
         __tracebackhide__ = True
-        return self._running.read(lambda engine: engine.document(engine.fleet.vm(name).group).enabled)
+        return self._running.read(lambda engine: engine.document(engine.fleet.scope_of(engine.fleet.vm(name))).enabled)
 
     def vm(self, name: str) -> core.VM:
         """Return the current state of the VM."""
@@ -167,7 +168,7 @@ def add_vm(fleet: Fleet, name: str, keys: Mapping[str, Any]) -> Fleet:
     return parse_fleet(text, f"vm({name!r})", beside=fleet)
 
 
-GROUP_KEYS = ("update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows")
+GROUP_KEYS = ("update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows", "mode", "visibility")
 
 
 def add_group(fleet: Fleet, name: str, vms: int, kind: str, keys: Mapping[str, Any]) -> Fleet:
@@ -176,6 +177,8 @@ def add_group(fleet: Fleet, name: str, vms: int, kind: str, keys: Mapping[str, A
     of_vms = {key: value for key, value in keys.items() if key not in GROUP_KEYS}
     # Azure prescribes the names of scale sets and cloud services.
     names = {"scale-set": {}, "cloud-service": {"name": name}}.get(kind, {"name": f"{name}-{{n}}"})
+    if of_group.get("mode") == SetMode.FLEXIBLE:
+        names = {"name": f"{name}_{{n}}"}
     text = _entry("group", {"name": name, "kind": kind, **of_group})
     text += _hosts(fleet, of_vms) + _entry("vm", {**names, "group": name, "count": vms, **of_vms})
     return parse_fleet(text, f"group({name!r})", beside=fleet)
