@@ -529,6 +529,56 @@ WRONG = {
         'vm "w".update_domain',
         "Host 'a' already holds update domain 1 of group 'web', with vm \"web-0\"",
     ),
+    "mode of an availability set": (
+        AVAILABILITY_SET + 'mode = "flexible"\n' + SOLO,
+        4,
+        'group "web".mode',
+        "Only a scale set has a mode. The kind of this group is 'availability-set'.",
+    ),
+    "unknown visibility": (
+        SCALE_SET + 'visibility = "self"\n' + SOLO,
+        4,
+        'group "web".visibility',
+        "'self' is not one of group, own.",
+    ),
+    "placement group of a vm alone": (
+        SOLO + "placement_group = 2\n",
+        3,
+        'vm "solo".placement_group',
+        "Only VMs of a scale set have a placement group. Omit it.",
+    ),
+    "placement group zero": (
+        SCALE_SET + '[[vm]]\nname = "web_0"\ngroup = "web"\nplacement_group = 0\n',
+        7,
+        'vm "web_0".placement_group',
+        "from 1 to 10000",
+    ),
+    "own name in a uniform set": (
+        SCALE_SET + '[[vm]]\nname = "web_1a2b3c4d"\ngroup = "web"\n',
+        5,
+        'vm "web_1a2b3c4d".name',
+        'In a set with mode = "flexible" you choose the names.',
+    ),
+    "vm named like a placement group": (
+        SCALE_SET + '[[vm]]\nname = "web.2"\n',
+        5,
+        'vm "web.2".name',
+        "'web.2' is the name of a placement group of 'web'. Choose another name.",
+    ),
+    "group named like a placement group": (
+        SCALE_SET + '[[group]]\nname = "web.3"\nkind = "availability-set"\n' + SOLO,
+        5,
+        'group "web.3".name',
+        "'web.3' is the name of a placement group of 'web'.",
+    ),
+    "vm with own visibility named like a group": (
+        SCALE_SET
+        + 'visibility = "own"\n[[group]]\nname = "web_0"\nkind = "cloud-service"\n'
+        + '[[vm]]\ngroup = "web"\nname = "web_0"\n',
+        10,
+        'vm "web_0".name',
+        "'web_0' is also the name of a group.",
+    ),
 }
 
 
@@ -537,6 +587,14 @@ def test_an_error_has_its_line_and_key(text: str, line: int, key: str, problem: 
     fields = error_in(text).fields
     assert (fields["source"], fields["line"], fields["key"]) == ("fleet.toml", line, key)
     assert problem in str(fields["problem"])
+
+
+def test_a_flexible_set_has_the_names_that_the_operator_chooses() -> None:
+    flexible = SCALE_SET + 'mode = "flexible"\n'
+    named = vms_of(flexible + '[[vm]]\ngroup = "web"\nname = "web_1a2b3c4d"\n')
+    assert [(vm.name, vm.hostname) for vm in named] == [("web_1a2b3c4d", "web_1a2b3c4d")]
+    counted = vms_of(flexible + '[[vm]]\ngroup = "web"\nname = "worker{n}"\ncount = 2\n')
+    assert [vm.name for vm in counted] == ["worker0", "worker1"]
 
 
 def test_an_error_reads_as_one_line() -> None:

@@ -52,9 +52,10 @@ class GroupShape(Shape):
     auto_approve: list[str]
     terminate_notice: str | None
     windows: list[str]
-    mode: Annotated[str | None, choice(*(mode.value for mode in SetMode)), help_text("Only of a scale set.")]
+    mode: Annotated[Annotated[str, choice(*(mode.value for mode in SetMode))] | None, help_text("Only of a scale set.")]
     visibility: Annotated[
-        str | None, choice(*(visibility.value for visibility in Visibility)), help_text("Only of a scale set.")
+        Annotated[str, choice(*(visibility.value for visibility in Visibility))] | None,
+        help_text("Only of a scale set."),
     ]
     vms: Count
     scopes: Annotated[

@@ -33,7 +33,9 @@ class VMShape(Shape):
     name: str
     group: str
     scope: Annotated[str, help_text("The VMs with the same scope share one document. Other VMs do not see it.")]
-    placement_group: Annotated[int | None, Meta(ge=1), help_text("In a scale set, the number of its placement group.")]
+    placement_group: Annotated[
+        Annotated[int, Meta(ge=1)] | None, help_text("In a scale set, the number of its placement group.")
+    ]
     kind: Annotated[str, choice(*(kind.value for kind in GroupKind))]
     host: str
     configured_host: str | None

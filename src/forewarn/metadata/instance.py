@@ -64,6 +64,11 @@ def _resource_id(about: InstanceContext) -> str:
     return f"{_COMPUTE}/virtualMachines/{vm.name}"
 
 
+def _flexible_set_id(about: InstanceContext) -> str:
+    """Return the resource id of the VM's flexible scale set. Azure has none for instances of uniform sets."""
+    return _scale_set_id(about) if about.group.mode is SetMode.FLEXIBLE else ""
+
+
 def _host_id(about: InstanceContext) -> str:
     return f"{_COMPUTE}/hostGroups/{_RESOURCE_GROUP}/hosts/{about.vm.host}"
 
@@ -154,7 +159,7 @@ FIELDS: tuple[InstanceField, ...] = (
     InstanceField("compute/tags", "2017-08-01", _tags),
     InstanceField("compute/tagsList", "2019-06-04", _tags_list),
     InstanceField("compute/version", "2017-04-02", lambda _: ""),
-    InstanceField("compute/virtualMachineScaleSet/id", "2021-03-01", _scale_set_id),
+    InstanceField("compute/virtualMachineScaleSet/id", "2021-03-01", _flexible_set_id),
     InstanceField("compute/vmId", "2017-04-02", _vm_id),
     InstanceField("compute/vmScaleSetName", "2017-12-01", _scale_set_name),
     InstanceField("compute/vmSize", "2017-04-02", lambda about: about.vm.size),
