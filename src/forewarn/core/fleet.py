@@ -54,6 +54,9 @@ class Host(NamedTuple):
     """Not in the fleet file: added because no other host could take a VM."""
 
 
+OPERATING_SYSTEMS = ("linux", "windows")
+
+
 class VM(NamedTuple):
     """A virtual machine."""
 
@@ -73,6 +76,13 @@ class VM(NamedTuple):
     deallocated: bool = False
     configured_host: str = ""
     """The host in the fleet file, if the VM has been moved to another since."""
+    os: str = OPERATING_SYSTEMS[0]
+    location: str = "local"
+    user_data: str = ""
+    """Text for the VM. It can be confidential: only the VM itself may read it."""
+    custom_data: str = ""
+    """Like user_data."""
+    public_keys: tuple[str, ...] = ()
 
 
 _Named = TypeVar("_Named", VM, Group, Host)
