@@ -312,7 +312,10 @@ INSTANCE = (
     _instance(
         "user data before its version",
         "/compute/userData",
-        _error("Not found. /metadata/instance/compute has no 'userData' at api-version 2020-12-01. Did you mean 'customData'?"),
+        _error(
+            "Not found. /metadata/instance/compute has no "
+            "'userData' at api-version 2020-12-01. Did you mean 'customData'?"
+        ),
         "An element of a later version gets 404.",
         status=404,
         query="api-version=2020-12-01&format=text",
