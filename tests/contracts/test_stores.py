@@ -229,8 +229,8 @@ def test_a_fleet_that_changes(store: Store) -> None:
 def with_texts(count: int, user_data: str) -> Fleet:
     """A fleet of VMs that have the same long texts."""
     keys = ("ssh-rsa " + "A" * 700, "ssh-ed25519 größe")
-    data = {"os": "windows", "location": "westeurope", "user_data": user_data, "custom_data": "c\0\n" * 9}
-    return Fleet(VM(f"v{number}", f"v{number}", "a", public_keys=keys, **data) for number in range(count))
+    vm = VM("", "", "a", os="windows", location="westeurope", user_data=user_data, custom_data="c\0\n" * 9)
+    return Fleet(vm._replace(name=f"v{n}", group=f"v{n}", public_keys=keys) for n in range(count))
 
 
 def test_long_texts_of_vms_are_stored_and_held_once(reopen: Callable[[], Store], tmp_path: Path) -> None:
