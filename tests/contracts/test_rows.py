@@ -35,7 +35,11 @@ PAIRS = (("web-0", "host-b"), ("web-1", "höst"))
 ROWS: dict[str, tuple[Any, ...]] = {
     "vm": (
         VM("web-0", "web", "host-a"),
-        VM("a", "b", "c", 1, 2, "d", "e", "f", "spot", "g", "h", (("i", "j"), ("k", "")), ("reboot",), True, "l"),
+        VM(
+            *("a", "b", "c", 1, 2, "d", "e", "f", "spot", "g", "h", (("i", "j"), ("k", "")), ("reboot",), True, "l"),
+            os="windows",
+            location="m",
+        ),
     ),
     "fleet_group": (
         Group("db", "standalone"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -223,6 +225,56 @@ def test_a_fleet_that_changes(store: Store) -> None:
     store.commit(Changes(fleet=after, fleet_changes=[change]))
     loaded = store.load().fleet
     assert (loaded.vms, loaded.hosts) == (after.vms, after.hosts)
+
+
+def with_texts(count: int, user_data: str) -> Fleet:
+    """A fleet of VMs that have the same long texts."""
+    keys = ("ssh-rsa " + "A" * 700, "ssh-ed25519 größe")
+    vm = VM("", "", "a", os="windows", location="westeurope", user_data=user_data, custom_data="c\0\n" * 9)
+    return Fleet(vm._replace(name=f"v{n}", group=f"v{n}", public_keys=keys) for n in range(count))
+
+
+def test_long_texts_of_vms_are_stored_and_held_once(reopen: Callable[[], Store], tmp_path: Path) -> None:
+    fleet = with_texts(2000, "u" * 65_535)
+    reopen().commit(Changes(fleet=fleet, fleet_changes=[difference(Fleet(), fleet)]))
+    loaded = reopen().load().fleet
+    assert loaded.vms == fleet.vms
+    for field in ("os", "location", "user_data", "custom_data", "public_keys"):
+        assert len({id(getattr(vm, field)) for vm in loaded.vms.values()}) == 1, field
+    assert (tmp_path / "forewarn.db").stat().st_size < 2_000_000  # 131 MB if each VM had its own copy
+
+
+def test_a_text_stays_while_a_vm_has_it(reopen: Callable[[], Store]) -> None:
+    before, after = with_texts(2, "first"), with_texts(2, "second")
+    store = reopen()
+    store.commit(Changes(fleet=before, fleet_changes=[difference(Fleet(), before)]))
+    moved = after.vms["v1"]._replace(host="b")
+    change = difference(before, Fleet([before.vms["v0"], after.vms["v1"]]))
+    store.commit(Changes(fleet_changes=[change, FleetChange(changed=(moved,), in_place=True)]))
+    assert [vm.user_data for vm in reopen().load().fleet.vms.values()] == ["first", "second"]
+    store = reopen()
+    store.load()
+    store.commit(Changes(fleet_changes=[FleetChange(removed=(before.vms["v0"],))]))
+    assert reopen().load().fleet.vms == {"v1": moved}
+    store = reopen()
+    store.commit(Changes(fleet_changes=[FleetChange(added=(before.vms["v0"],))]))
+    assert reopen().load().fleet.vms == {"v1": moved, "v0": before.vms["v0"]}
+
+
+def test_a_text_that_no_vm_has_leaves_the_database_at_the_next_start(
+    reopen: Callable[[], Store], tmp_path: Path
+) -> None:
+    before, after = with_texts(1, "first"), with_texts(1, "second")
+    store = reopen()
+    store.commit(Changes(fleet=before, fleet_changes=[difference(Fleet(), before)]))
+    store.commit(Changes(fleet=after, fleet_changes=[difference(before, after)]))
+    reopen().load()
+    with closing(sqlite3.connect(tmp_path / "forewarn.db")) as database:
+        assert {text[:6] for (text,) in database.execute("SELECT text FROM shared_text")} == {
+            "second",
+            "c\0\nc\0\n",
+            "ssh-rs",
+        }
 
 
 def test_deliveries_keep_their_last_seen_time(store: Store) -> None:

@@ -43,6 +43,15 @@ TAKEN = (
     post(name="approval", mark=DOCUMENTED, says="An approval of a known id gets 200 without a body."),
     post(name="approval repeated", mark=OBSERVED, says="A repeated approval gets 200: clients approve on every poll."),
     post(name="approval by another VM", mark=DOCUMENTED, says="Any VM of the group may approve.", source=APP_1),
+    *(
+        post(
+            name=f"approval with a trailing slash at {version}",
+            mark=ASSUMED,
+            says="A slash at the end of the path has no effect.",
+            target=f"{EVENTS}/?api-version={version}",
+        )
+        for version in ("2017-03-01", "2020-07-01")
+    ),
     post(
         name="approval of a started event",
         mark=OBSERVED,

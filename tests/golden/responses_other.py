@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from forewarn.wire.versions import INSTANCE_VERSIONS
 from golden.cases import ASSUMED, DOCUMENTED, OBSERVED
@@ -11,8 +12,10 @@ from golden.rows import (
     APP_0,
     BAD_INSTANCE_VERSION,
     BAD_VERSION,
+    EMPTY,
     EVENTS,
     FORWARDED,
+    FULL,
     JSON,
     NEWEST,
     NO_HEADER,
@@ -27,6 +30,8 @@ from golden.rows import (
     TWICE,
     Row,
 )
+
+INSTANCE_DOCUMENTS = Path(__file__).with_name("instance")
 
 _THROUGH = ("X-Forwarded-For", "10.0.0.1")
 
@@ -74,11 +79,30 @@ PATHS = (
         says="A path below the document gets 404.",
         target=NEWEST.replace("events?", "events/x?"),
     ),
+    *(
+        Row(
+            name=f"path with a trailing slash at {version}",
+            mark=ASSUMED,
+            says="A slash at the end of the path has no effect.",
+            target=f"{EVENTS}/?api-version={version}",
+            source=QUIET,
+            answer=EMPTY,
+            tag=0,
+        )
+        for version in ("2017-03-01", "2020-07-01")
+    ),
     no_path(
-        name="path with a trailing slash",
+        name="path with two trailing slashes",
         mark=ASSUMED,
-        says="The document's path with a trailing slash gets 404.",
+        says="Only one slash at the end of the path is ignored.",
+        target=NEWEST.replace("events?", "events//?"),
+    ),
+    no_verb(
+        name="path with a trailing slash: PUT",
+        mark=ASSUMED,
+        says="A slash at the end of the path has no effect on the methods.",
         target=NEWEST.replace("events?", "events/?"),
+        method="PUT",
     ),
     *(
         no_verb(name=f"method {verb}", mark=DOCUMENTED, says="The document supports only GET and POST.", method=verb)
@@ -227,6 +251,17 @@ INSTANCE = (
         query="api-version=2017-03-01",
         says="The whole tree of a version. The first version has only the network.",
     ),
+    *(
+        _instance(
+            f"every element at {version}",
+            "",
+            INSTANCE_DOCUMENTS.joinpath(f"{version}.json").read_bytes(),
+            query=f"api-version={version}",
+            source=FULL,
+            says="The whole tree of a VM for which the fleet file has every key.",
+        )
+        for version in ("2017-03-01", "2017-04-02", "2025-04-07")
+    ),
     _instance("branch", "/network/interface", b"[" + _INTERFACE + b"]", "A path selects a branch."),
     _instance("index", "/network/interface/0", _INTERFACE, "A number selects an element of an array."),
     _instance(
@@ -259,6 +294,71 @@ INSTANCE = (
         "numbers are text", "/compute/platformUpdateDomain", "0", "All primitive values are strings.", query=_AS_TEXT
     ),
     _instance("empty value", "/compute/zone", "", "An absent value is an empty string.", query=_AS_TEXT),
+    _instance(
+        "user data",
+        "/compute/userData",
+        "c2l6ZTogZ3LDtsOfZQ==",
+        "User data is in base64.",
+        query="api-version=2021-01-01&format=text",
+        source=FULL,
+    ),
+    _instance(
+        "user data of a VM without",
+        "/compute/userData",
+        "",
+        "A VM reads only its own user data.",
+        query="api-version=2025-04-07&format=text",
+    ),
+    _instance(
+        "user data before its version",
+        "/compute/userData",
+        _error(
+            "Not found. /metadata/instance/compute has no "
+            "'userData' at api-version 2020-12-01. Did you mean 'customData'?"
+        ),
+        "An element of a later version gets 404.",
+        status=404,
+        query="api-version=2020-12-01&format=text",
+        source=FULL,
+    ),
+    _instance(
+        "custom data",
+        "/compute/customData",
+        "",
+        "Without custom data in the fleet file it is empty, as on Azure.",
+        query="api-version=2019-02-01&format=text",
+    ),
+    _instance(
+        "password authentication",
+        "/compute/osProfile/disablePasswordAuthentication",
+        "false",
+        "It is true only for a VM with public keys.",
+        query=_AS_TEXT,
+        mark=ASSUMED,
+    ),
+    *(
+        _instance(
+            f"trailing slash: {path}",
+            path,
+            answer,
+            "A slash at the end of the path has no effect.",
+            query=query,
+            mark=mark,
+        )
+        for path, query, answer, mark in (
+            ("/", "api-version=2017-03-01", b'{"network":{"interface":[' + _INTERFACE + b"]}}", OBSERVED),
+            ("/network/interface/0/", "api-version=2025-04-07", _INTERFACE, ASSUMED),
+            ("/compute/name/", _AS_TEXT, "quiet", ASSUMED),
+        )
+    ),
+    _instance(
+        "two trailing slashes",
+        "/compute//",
+        _error("Not found. /metadata/instance/compute has no '' at api-version 2021-02-01."),
+        "Only one slash at the end of the path is ignored.",
+        mark=ASSUMED,
+        status=404,
+    ),
     _instance(
         "list as text",
         "/network",
@@ -340,6 +440,13 @@ INSTANCE = (
         mark=OBSERVED,
         says="All versions of /metadata/instance, ascending. It needs no api-version.",
         target="/metadata/versions",
+        answer=('{"apiVersions":[' + ",".join(f'"{name}"' for name in INSTANCE_VERSIONS) + "]}").encode(),
+    ),
+    Row(
+        name="versions with a trailing slash",
+        mark=ASSUMED,
+        says="A slash at the end of the path has no effect.",
+        target="/metadata/versions/",
         answer=('{"apiVersions":[' + ",".join(f'"{name}"' for name in INSTANCE_VERSIONS) + "]}").encode(),
     ),
     Row(

@@ -16,8 +16,10 @@ DEFAULT = "default"
 LENIENT = "lenient"
 """With preview versions, newer versions, and approvals without the header."""
 
-# Callers. web-0 has a scheduled restart, app_0 has events to approve, quiet has none, fresh has never polled.
+# Callers. web-0 has a scheduled restart, app_0 has events to approve, quiet has none, fresh has never polled. full has
+# every key of the fleet file that /metadata/instance shows.
 WEB_0, WEB_1, QUIET, APP_0, APP_1, FRESH = (f"127.0.0.{number}" for number in range(1, 7))
+FULL = "127.0.0.8"
 STRANGER = "127.0.0.9"
 
 EVENTS = "/metadata/scheduledevents"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.testing import ServiceProcess
 from golden.exchange import DATE, Line, Reply
-from golden.rows import APP_0, DEFAULT, LENIENT, QUIET, WEB_0
+from golden.rows import APP_0, DEFAULT, FULL, LENIENT, QUIET, WEB_0
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +64,21 @@ address = "127.0.0.6"
 name = "other"
 host = "shared"
 address = "{OTHER}"
+
+[[vm]]
+name = "full"
+address = "{FULL}"
+hostname = "full0"
+priority = "spot"
+size = "Standard_D2s_v5"
+zone = "2"
+location = "westeurope"
+user_data = "size: größe"
+custom_data = "#cloud-config"
+public_keys = ["ssh-ed25519 AAAA ops@example.org", "ssh-rsa 0"]
+[vm.tags]
+team = "shop"
+role = "front"
 """
 
 RULES = {

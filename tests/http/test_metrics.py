@@ -49,6 +49,7 @@ def test_events_and_requests_are_counted(make_service: MakeService) -> None:
     service.request(headers={"Metadata": "true", "If-None-Match": tag})
     service.request(target=f"{V}2017-03-01")
     service.request(target=f"{V}1999-01-01")
+    service.request(target="/metadata/ScheduledEvents/?api-version=2019-08-01")
     service.request(headers={})
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     other = service.request_operation("restart", "web-0")["events"][0]["id"]
@@ -60,6 +61,7 @@ def test_events_and_requests_are_counted(make_service: MakeService) -> None:
     assert found["forewarn_polls_total{api_version=2020-07-01,code=200}"] == 3
     assert found["forewarn_polls_total{api_version=2020-07-01,code=304}"] == 1
     assert found["forewarn_polls_total{api_version=2017-03-01,code=200}"] == 1
+    assert found["forewarn_polls_total{api_version=2019-08-01,code=200}"] == 1
     assert found["forewarn_polls_total{api_version=other,code=404}"] == 1
     assert found["forewarn_polls_total{api_version=2020-07-01,code=400}"] == 1
     assert found["forewarn_approval_requests_total{code=200}"] == 1

@@ -83,6 +83,11 @@ def test_every_key_of_a_vm() -> None:
         zone = "1"
         tags = {env = "prod", "cost.centre" = "7"}
         auto_approve = ["reboot", "redeploy", "reboot"]
+        os = "windows"
+        location = "westeurope"
+        user_data = "größe\\n"
+        custom_data = "#cloud-config"
+        public_keys = ["ssh-ed25519 AAAA ops", "ssh-rsa 0"]
     """
     assert vms_of(text) == [
         VM(
@@ -97,6 +102,11 @@ def test_every_key_of_a_vm() -> None:
             zone="1",
             tags=(("env", "prod"), ("cost.centre", "7")),
             auto_approve=("reboot", "redeploy"),
+            os="windows",
+            location="westeurope",
+            user_data="größe\n",
+            custom_data="#cloud-config",
+            public_keys=("ssh-ed25519 AAAA ops", "ssh-rsa 0"),
         )
     ]
 
@@ -237,8 +247,27 @@ def test_the_ports_of_a_set_count_upwards_from_one_port() -> None:
 def test_vms_share_the_strings_they_have_in_common() -> None:
     single = '[[vm]]\nname = "web-{}"\ngroup = "web"\nhost = "a"\nsize = "Standard_D2s_v5"\nzone = "1"\n'
     first, second = vms_of(AVAILABILITY_SET + HOSTS + single.format(0) + single.format(1))
-    for field in ("group", "host", "priority", "size", "zone"):
+    for field in ("group", "host", "priority", "size", "zone", "os", "location"):
         assert getattr(first, field) is getattr(second, field)
+
+
+def test_vms_share_their_long_texts_within_a_set_and_among_entries() -> None:
+    keys = 'user_data = "echo 1"\ncustom_data = "echo 2"\npublic_keys = ["ssh-rsa 0"]\n'
+    first, second, third = vms_of(f'[[vm]]\nname = "v{{n}}"\ncount = 2\n{keys}[[vm]]\nname = "w"\n{keys}')
+    for field in ("user_data", "custom_data", "public_keys"):
+        assert getattr(first, field) is getattr(second, field) is getattr(third, field)
+
+
+def test_user_data_may_have_as_many_bytes_as_azure_allows() -> None:
+    text = "ö" * 32_767 + "x"  # 65,535 bytes
+    assert vms_of(f'[[vm]]\nname = "v"\nuser_data = "{text}"\n')[0].user_data == text
+
+
+def test_no_message_contains_a_value_that_can_be_confidential() -> None:
+    for line in ('user_data = "SECRET{}"', 'custom_data = "SECRET{}"', 'public_keys = ["SECRET\\n{}"]'):
+        with pytest.raises(BadFleet) as rejected:
+            parse_fleet(f'[[vm]]\nname = "v"\n{line.format("x" * 65_535)}\n', "fleet.toml")
+        assert "SECRET" not in str(rejected.value)
 
 
 # --- Domains --------------------------------------------------------------------------------------
@@ -391,6 +420,23 @@ WRONG = {
     "priority": (SOLO + 'priority = "Spot"\n', 3, 'vm "solo".priority', "Did you mean 'spot'?"),
     "size": (SOLO + "size = 2\n", 3, 'vm "solo".size', "not a number"),
     "zone": (SOLO + "zone = 1979-05-27\n", 3, 'vm "solo".zone', "a date or time"),
+    "os": (SOLO + 'os = "Windows"\n', 3, 'vm "solo".os', "Did you mean 'windows'?"),
+    "location": (SOLO + 'location = "West Europe"\n', 3, 'vm "solo".location', "not a valid name"),
+    "no location": (SOLO + 'location = ""\n', 3, 'vm "solo".location', "not a valid name"),
+    "user data type": (SOLO + "user_data = [1]\n", 3, 'vm "solo".user_data', "a string in quotes, not an array"),
+    "user data too long": (
+        SOLO + f'user_data = "{"ö" * 32_768}"\n',
+        3,
+        'vm "solo".user_data',
+        "Has 65536 bytes in UTF-8. The maximum is 65535.",
+    ),
+    "custom data too long": (SOLO + f'custom_data = "{"x" * 65_536}"\n', 3, 'vm "solo".custom_data', "65535"),
+    "public keys type": (SOLO + 'public_keys = "ssh-rsa 0"\n', 3, 'vm "solo".public_keys', "an array of strings"),
+    "public key type": (SOLO + 'public_keys = [\n"ssh-rsa 0",\n7]\n', 5, 'vm "solo".public_keys[1]', "not a number"),
+    "public key without data": (SOLO + 'public_keys = ["ssh-rsa"]\n', 3, 'vm "solo".public_keys[0]', "one line"),
+    "public key file": (SOLO + 'public_keys = ["~/.ssh/id_rsa.pub"]\n', 3, 'vm "solo".public_keys[0]', "OpenSSH"),
+    "public key with lines": (SOLO + 'public_keys = ["ssh-rsa 0\\n"]\n', 3, 'vm "solo".public_keys[0]', "one line"),
+    "empty public key": (SOLO + 'public_keys = [""]\n', 3, 'vm "solo".public_keys[0]', "one line"),
     "tags": (SOLO + 'tags = ["a"]\n', 3, 'vm "solo".tags', '{env = "prod"}, not an array'),
     "tag": (SOLO + '[vm.tags]\nenv = "prod"\n"cost.centre" = 7\n', 5, "vm \"solo\".tags.'cost.centre'", "a number"),
     "auto_approve in group": (

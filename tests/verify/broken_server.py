@@ -205,10 +205,20 @@ SINCE = {
     "2017-04-02": "location name platformFaultDomain platformUpdateDomain vmId vmSize",
     "2017-08-01": "placementGroupId resourceGroupName subscriptionId tags",
     "2017-12-01": "vmScaleSetName zone",
+    "2018-04-02": "plan publicKeys",
+    "2019-02-01": "customData",
     "2019-03-11": "resourceId",
+    "2019-06-01": "storageProfile",
     "2019-06-04": "tagsList",
+    "2020-06-01": "isHostCompatibilityLayerVm securityProfile",
     "2020-07-15": "osProfile",
+    "2020-09-01": "licenseType",
     "2020-12-01": "evictionPolicy priority",
+    "2021-01-01": "userData",
+    "2021-03-01": "extendedLocation virtualMachineScaleSet",
+    "2021-10-01": "platformSubFaultDomain",
+    "2021-11-01": "additionalCapabilities",
+    "2021-11-15": "host hostGroup",
 }
 
 

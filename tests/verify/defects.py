@@ -723,6 +723,16 @@ INSTANCE = (
         response=instance(lambda tree: {**tree, "compute": {**tree["compute"], "osProfile": {}}}),
     ),
     Defect(
+        "member of a new version missing",
+        ("instance/fields-by-version",),
+        response=instance(
+            lambda tree: {
+                **tree,
+                "compute": {name: value for name, value in tree["compute"].items() if name != "hostGroup"},
+            }
+        ),
+    ),
+    Defect(
         "name without the set",
         ("instance/scale-set-name",),
         response=instance(lambda tree: {**tree, "compute": {**tree["compute"], "name": "pool-0"}}),

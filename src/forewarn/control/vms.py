@@ -11,7 +11,7 @@ from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route
 from forewarn.control.schema import Count, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.durations import to_text_if_any
-from forewarn.core.fleet import VM, Group, GroupKind
+from forewarn.core.fleet import OPERATING_SYSTEMS, VM, Group, GroupKind
 from forewarn.errors import UnknownVersion
 from forewarn.metadata.fixed_responses import JSON
 from forewarn.wire.document import render
@@ -49,6 +49,13 @@ class VMShape(Shape):
     size: str | None
     zone: str | None
     tags: dict[str, str]
+    os: Annotated[str, choice(*OPERATING_SYSTEMS)]
+    location: str
+    public_keys: list[str]
+    has_user_data: Annotated[bool, help_text("Whether the VM has user data. Only the VM itself can read its contents.")]
+    has_custom_data: Annotated[
+        bool, help_text("Whether the VM has custom data. Only the VM itself can read its contents.")
+    ]
     auto_approve: list[str]
     events_enabled: bool
     last_seen_at: Time | None
@@ -75,6 +82,11 @@ class VMShape(Shape):
             size=vm.size or None,
             zone=vm.zone or None,
             tags=dict(vm.tags),
+            os=vm.os,
+            location=vm.location,
+            public_keys=list(vm.public_keys),
+            has_user_data=bool(vm.user_data),
+            has_custom_data=bool(vm.custom_data),
             auto_approve=list(group.auto_approve),
             events_enabled=document.enabled,
             last_seen_at=to_text_if_any(last_seen_at),

@@ -75,6 +75,9 @@ class Host(NamedTuple):
     """Not in the fleet file: added because no other host could take a VM."""
 
 
+OPERATING_SYSTEMS = ("linux", "windows")
+
+
 class VM(NamedTuple):
     """A virtual machine."""
 
@@ -96,6 +99,13 @@ class VM(NamedTuple):
     """The host in the fleet file, if the VM has been moved to another since."""
     placement_group: int = 1
     """The number of its placement group in a scale set. Assigned once; 0: not assigned yet."""
+    os: str = OPERATING_SYSTEMS[0]
+    location: str = "local"
+    user_data: str = ""
+    """Text for the VM. It can be confidential: only the VM itself may read it."""
+    custom_data: str = ""
+    """Like user_data."""
+    public_keys: tuple[str, ...] = ()
 
 
 _Named = TypeVar("_Named", VM, Group, Host)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from sys import intern
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, SetMode, Visibility, own_host
+from forewarn.core.fleet import OPERATING_SYSTEMS, VM, Fleet, Group, GroupKind, Host, SetMode, Visibility, own_host
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
@@ -16,7 +16,7 @@ from forewarn.files.policy import parse_terminate_notice
 from forewarn.files.toml_reader import TomlFile, TomlTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from forewarn.core.windows import Window
@@ -28,6 +28,7 @@ _Declared = TypeVar("_Declared", Group, Host)
 _KEYS = (
     *("name", "group", "host", "update_domain", "fault_domain", "address", "listen", "hostname"),
     *("priority", "size", "zone", "tags", "auto_approve", "count", "first", "addresses", "hosts", "placement_group"),
+    *("os", "location", "user_data", "custom_data", "public_keys"),
 )
 _SET_KEYS = {
     "addresses": 'write address = "10.0.0.4"',
@@ -36,6 +37,8 @@ _SET_KEYS = {
 }
 """Keys that need `count`, each with an alternative."""
 _PRIORITIES = ("regular", "spot")
+_MAX_DATA_BYTES = 65_535
+"""Azure's maximum for custom data before base64. Azure's maximum for user data is 64 KB."""
 
 _NAME = re.compile(r"""[^\s/\\"'<>|:*?#&%]{1,80}""")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")  # fits into six digits of base 36
@@ -48,8 +51,13 @@ _LAST_PORT = 65535
 _LAST_PLACEMENT_GROUP = 10_000
 
 
-def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
-    """Yield the VMs of one [[vm]]. Domains that are not given stay UNPLACED."""
+def read_vms(
+    entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host], shared: dict[Hashable, Any]
+) -> Iterator[VM]:
+    """Yield the VMs of one [[vm]]. Domains that are not given stay UNPLACED.
+
+    `shared` has the long values of earlier entries, so that VMs with equal values share one object.
+    """
     entry.reject_unknown(_KEYS)
     _check_set_keys(entry)
     group = _declared(entry, groups, entry.text("group"), "group") if "group" in entry else None
@@ -67,6 +75,12 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
     tags = entry.text_table("tags")
     auto_approve = _auto_approve(entry, group)
     placement_group = _placement_group(entry, group)
+    system = intern(entry.choice("os", OPERATING_SYSTEMS, OPERATING_SYSTEMS[0]))
+    location = intern(_location(entry))
+    # Not interned, because Python 3.12 never frees an interned string.
+    data = [shared.setdefault(text, text) for text in (_data(entry, "user_data"), _data(entry, "custom_data"))]
+    public_keys = _public_keys(entry)
+    public_keys = shared.setdefault(public_keys, public_keys)
     for name, host, address, listen, hostname in zip(
         names,
         _hosts(entry, hosts, names),
@@ -79,6 +93,11 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
             *(name, group.name if group else name, host, update_domain, fault_domain, address, listen),
             *(hostname, priority, size, zone, tags, auto_approve),
             placement_group=placement_group,
+            os=system,
+            location=location,
+            user_data=data[0],
+            custom_data=data[1],
+            public_keys=public_keys,
         )
 
 
@@ -210,6 +229,33 @@ def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
     return entry.choices("auto_approve", AUTO_APPROVE_VALUES)
 
 
+def _location(entry: TomlTable) -> str:
+    location = entry.text("location", VM._field_defaults["location"])
+    check_name(entry, "location", location)
+    return location
+
+
+# The messages do not contain the values, because these can be confidential.
+
+
+def _data(entry: TomlTable, key: str) -> str:
+    """Return user data or custom data."""
+    text = entry.text(key)
+    size = len(text.encode())
+    if size > _MAX_DATA_BYTES:
+        raise entry.error(f"Has {size} bytes in UTF-8. The maximum is {_MAX_DATA_BYTES}.", key)
+    return text
+
+
+def _public_keys(entry: TomlTable) -> tuple[str, ...]:
+    keys = entry.texts("public_keys")
+    for index, key in enumerate(keys):
+        if not key.isprintable() or len(key.split()) < 2:
+            problem = "Must be one line with the type and the data of an OpenSSH public key"
+            raise entry.error(f'{problem}, like "ssh-ed25519 AAAAC3Nz ops@example.org".', "public_keys", index)
+    return tuple(keys)
+
+
 def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
     if "host" in entry:
         return [_declared(entry, declared, entry.text("host"), "host").name] * len(names)
@@ -334,8 +380,9 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     hosts = there.hosts | _read_declared(tables["host"], _read_host)
     vms: list[VM] = []
     entries: list[TomlTable] = []  # the [[vm]] of each VM
+    shared: dict[Hashable, Any] = {}
     for entry in tables["vm"]:
-        declared = list(read_vms(entry, groups, hosts))
+        declared = list(read_vms(entry, groups, hosts, shared))
         for vm in declared:
             if vm.name in there.vms:
                 raise entry.error(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")

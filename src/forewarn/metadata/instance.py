@@ -7,9 +7,11 @@ a tree from it and looks up paths. To add a field, add a row.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from functools import cache
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
 from forewarn.core.fleet import VM, Group, GroupKind, SetMode
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 
 Node: TypeAlias = "str | list[Node] | dict[str, Node]"
+Value: TypeAlias = "Callable[[InstanceContext], Node]"
+Template: TypeAlias = "str | Value | list[Any] | dict[str, Any]"
+"""A tree whose leaves can be functions, so that a request evaluates only the selected branch."""
 
 _SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 _RESOURCE_GROUP = "forewarn"
@@ -42,7 +47,7 @@ class InstanceField(NamedTuple):
 
     path: str
     since: str
-    value: Callable[[InstanceContext], Node]
+    value: Value
 
 
 # --- Computed values --------------------------------------------------------------------------------
@@ -128,6 +133,34 @@ def _ipv6_addresses(about: InstanceContext) -> Node:
     return [{"privateIpAddress": str(address)}] if isinstance(address, IPv6Address) else []
 
 
+def _os_type(about: InstanceContext) -> str:
+    return about.vm.os.capitalize()
+
+
+def _password_disabled(about: InstanceContext) -> str:
+    """Return whether a Linux VM has only keys; an empty string for Windows."""
+    if about.vm.os == "windows":
+        return ""
+    return "true" if about.vm.public_keys else "false"
+
+
+def _public_keys(about: InstanceContext) -> Node:
+    return [{"keyData": key, "path": "~/.ssh/authorized_keys"} for key in about.vm.public_keys]
+
+
+def _base64(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def _empty(_: InstanceContext) -> str:
+    """Return the value of a field about which the fleet says nothing."""
+    return ""
+
+
+def _false(_: InstanceContext) -> str:
+    return "false"
+
+
 def _mac_address(about: InstanceContext) -> str:
     """Return a MAC address with the vendor prefix that clients expect. The rest is derived from the VM's name."""
     return "000D3A" + sha256(about.vm.name.encode()).hexdigest()[:6].upper()
@@ -136,29 +169,77 @@ def _mac_address(about: InstanceContext) -> str:
 # --- The table --------------------------------------------------------------------------------------
 
 # A number in a path is an array index. 2017-03-01 was a preview with network fields only.
+_STORAGE = "compute/storageProfile"
+_ENCRYPTION = f"{_STORAGE}/osDisk/encryptionSettings"
 FIELDS: tuple[InstanceField, ...] = (
+    InstanceField("compute/additionalCapabilities/hibernationEnabled", "2021-11-01", _false),
     InstanceField("compute/azEnvironment", "2018-10-01", lambda _: "AzurePublicCloud"),
+    InstanceField("compute/customData", "2019-02-01", lambda about: _base64(about.vm.custom_data)),
     InstanceField("compute/evictionPolicy", "2020-12-01", _eviction_policy),
+    InstanceField("compute/extendedLocation/name", "2021-03-01", _empty),
+    InstanceField("compute/extendedLocation/type", "2021-03-01", _empty),
     InstanceField("compute/host/id", "2021-11-15", _host_id),
-    InstanceField("compute/location", "2017-04-02", lambda _: "local"),
+    InstanceField("compute/hostGroup/id", "2021-11-15", _empty),
+    InstanceField("compute/isHostCompatibilityLayerVm", "2020-06-01", _false),
+    InstanceField("compute/isVmInStandbyPool", "2023-11-15", _empty),
+    InstanceField("compute/licenseType", "2020-09-01", _empty),
+    InstanceField("compute/location", "2017-04-02", lambda about: about.vm.location),
     InstanceField("compute/name", "2017-04-02", lambda about: about.vm.name),
-    InstanceField("compute/offer", "2017-04-02", lambda _: ""),
-    InstanceField("compute/osProfile/adminUsername", "2020-07-15", lambda _: ""),
+    InstanceField("compute/offer", "2017-04-02", _empty),
+    InstanceField("compute/osProfile/adminUsername", "2020-07-15", _empty),
     InstanceField("compute/osProfile/computerName", "2020-07-15", lambda about: about.vm.hostname or about.vm.name),
-    InstanceField("compute/osType", "2017-04-02", lambda _: "Linux"),
+    InstanceField("compute/osProfile/disablePasswordAuthentication", "2020-10-01", _password_disabled),
+    InstanceField("compute/osType", "2017-04-02", _os_type),
+    InstanceField("compute/physicalZone", "2023-11-15", _empty),
     InstanceField("compute/placementGroupId", "2017-08-01", _placement_group_id),
+    InstanceField("compute/plan/name", "2018-04-02", _empty),
+    InstanceField("compute/plan/product", "2018-04-02", _empty),
+    InstanceField("compute/plan/publisher", "2018-04-02", _empty),
     InstanceField("compute/platformFaultDomain", "2017-04-02", lambda about: str(about.vm.fault_domain)),
+    InstanceField("compute/platformSubFaultDomain", "2021-10-01", _empty),
     InstanceField("compute/platformUpdateDomain", "2017-04-02", lambda about: str(about.vm.update_domain)),
     InstanceField("compute/priority", "2020-12-01", lambda about: about.vm.priority.capitalize()),
     InstanceField("compute/provider", "2018-10-01", lambda _: "Microsoft.Compute"),
-    InstanceField("compute/publisher", "2017-04-02", lambda _: ""),
+    InstanceField("compute/publicKeys", "2018-04-02", _public_keys),
+    InstanceField("compute/publisher", "2017-04-02", _empty),
     InstanceField("compute/resourceGroupName", "2017-08-01", lambda _: _RESOURCE_GROUP),
     InstanceField("compute/resourceId", "2019-03-11", _resource_id),
-    InstanceField("compute/sku", "2017-04-02", lambda _: ""),
+    InstanceField("compute/securityProfile/encryptionAtHost", "2021-11-01", _false),
+    InstanceField("compute/securityProfile/secureBootEnabled", "2020-06-01", _false),
+    InstanceField("compute/securityProfile/securityType", "2021-12-13", _empty),
+    InstanceField("compute/securityProfile/virtualTpmEnabled", "2020-06-01", _false),
+    InstanceField("compute/sku", "2017-04-02", _empty),
+    InstanceField(f"{_STORAGE}/dataDisks", "2019-06-01", lambda _: []),
+    InstanceField(f"{_STORAGE}/imageReference/communityGalleryImageId", "2023-07-01", _empty),
+    InstanceField(f"{_STORAGE}/imageReference/exactVersion", "2023-07-01", _empty),
+    InstanceField(f"{_STORAGE}/imageReference/id", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/imageReference/offer", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/imageReference/publisher", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/imageReference/sharedGalleryImageId", "2023-07-01", _empty),
+    InstanceField(f"{_STORAGE}/imageReference/sku", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/imageReference/version", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/caching", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/createOption", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/diffDiskSettings/option", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/diskSizeGB", "2019-06-01", _empty),
+    InstanceField(f"{_ENCRYPTION}/diskEncryptionKey/secretUrl", "2021-11-01", _empty),
+    InstanceField(f"{_ENCRYPTION}/diskEncryptionKey/sourceVault/id", "2021-11-01", _empty),
+    InstanceField(f"{_ENCRYPTION}/enabled", "2019-06-01", _false),
+    InstanceField(f"{_ENCRYPTION}/keyEncryptionKey/keyUrl", "2021-11-01", _empty),
+    InstanceField(f"{_ENCRYPTION}/keyEncryptionKey/sourceVault/id", "2021-11-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/image/uri", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/managedDisk/id", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/managedDisk/storageAccountType", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/name", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/osType", "2019-06-01", _os_type),
+    InstanceField(f"{_STORAGE}/osDisk/vhd/uri", "2019-06-01", _empty),
+    InstanceField(f"{_STORAGE}/osDisk/writeAcceleratorEnabled", "2019-06-01", _false),
+    InstanceField(f"{_STORAGE}/resourceDisk/size", "2021-02-01", lambda _: "0"),
     InstanceField("compute/subscriptionId", "2017-08-01", lambda _: _SUBSCRIPTION),
     InstanceField("compute/tags", "2017-08-01", _tags),
     InstanceField("compute/tagsList", "2019-06-04", _tags_list),
-    InstanceField("compute/version", "2017-04-02", lambda _: ""),
+    InstanceField("compute/userData", "2021-01-01", lambda about: _base64(about.vm.user_data)),
+    InstanceField("compute/version", "2017-04-02", _empty),
     InstanceField("compute/virtualMachineScaleSet/id", "2021-03-01", _flexible_set_id),
     InstanceField("compute/vmId", "2017-04-02", _vm_id),
     InstanceField("compute/vmScaleSetName", "2017-12-01", _scale_set_name),
@@ -174,27 +255,41 @@ FIELDS: tuple[InstanceField, ...] = (
 # --- From the table to a tree -----------------------------------------------------------------------
 
 
-def tree(about: InstanceContext, version: str) -> dict[str, Node]:
+def tree(about: InstanceContext, version: str) -> Node:
     """Return the instance document at an api-version, with sorted keys at every level."""
-    return _nest((field.path, field.value(about)) for field in FIELDS if field.since <= version)
+    return _evaluate(_template(version), about)
 
 
-def _nest(leaves: Iterable[tuple[str, Node]]) -> dict[str, Node]:
-    """Nest values by their paths. There are no empty containers."""
-    held: dict[str, list[tuple[str, Node]]] = {}
+@cache
+def _template(version: str) -> dict[str, Template]:
+    """Return the tree of an api-version, with functions as leaves."""
+    return _nest((field.path, field.value) for field in FIELDS if field.since <= version)
+
+
+def _nest(leaves: Iterable[tuple[str, Value]]) -> dict[str, Template]:
+    """Nest functions by their paths. There are no empty containers."""
+    held: dict[str, list[tuple[str, Value]]] = {}
     for path, value in leaves:
         name, _, rest = path.partition("/")
         held.setdefault(name, []).append((rest, value))
     return {name: _branch(held[name]) for name in sorted(held)}
 
 
-def _branch(leaves: list[tuple[str, Node]]) -> Node:
-    """Return the value if the path ends here, otherwise an object, or an array if the keys are indexes."""
+def _branch(leaves: list[tuple[str, Value]]) -> Template:
+    """Return the function if the path ends here, otherwise an object, or an array if the keys are indexes."""
     path, value = leaves[0]
     if not path:
         return value
     children = _nest(leaves)
     return list(children.values()) if "0" in children else children
+
+
+def _evaluate(template: Template, about: InstanceContext) -> Node:
+    if isinstance(template, dict):
+        return {name: _evaluate(child, about) for name, child in template.items()}
+    if isinstance(template, list):
+        return [_evaluate(child, about) for child in template]
+    return template if isinstance(template, str) else template(about)
 
 
 # --- Responses --------------------------------------------------------------------------------------
@@ -210,15 +305,18 @@ def read(
     response_format = "json" if format is None else format.lower()
     if response_format not in ("json", "text"):
         return error_response(400, f"Bad request. There is no format {format!r}: use json or text.")
-    node: Node = tree(about, version)
+    found: Template = _template(version)
     place = "/metadata/instance"
-    for part in path_parts[:-1] if path_parts[-1:] == [""] else path_parts:
-        children = _children(node)
+    for part in path_parts:
+        if not isinstance(found, str | list | dict):
+            found = found(about)
+        children = _children(found)
         name = next((name for name in children if name.lower() == part.lower()), None)
         if name is None:
             hint = nearest(part, children)
             return error_response(404, f"Not found. {place} has no {part!r} at api-version {version}.{hint}")
-        node, place = children[name], f"{place}/{name}"
+        found, place = children[name], f"{place}/{name}"
+    node = _evaluate(found, about)
     if response_format == "text":
         return Response(200, _text(node).encode(), TEXT)
     if isinstance(node, str):
@@ -231,11 +329,11 @@ def versions_body() -> bytes:
     return _compact({"apiVersions": list(INSTANCE_VERSIONS)})
 
 
-def _children(node: Node) -> dict[str, Node]:
+def _children(node: Template) -> dict[str, Template]:
     """Return the valid next path parts. Array indexes are exact names: 00 and -1 are invalid."""
-    if isinstance(node, str):
-        return {}
-    return node if isinstance(node, dict) else {str(place): item for place, item in enumerate(node)}
+    if isinstance(node, list):
+        return {str(place): item for place, item in enumerate(node)}
+    return node if isinstance(node, dict) else {}
 
 
 def _text(node: Node) -> str:

@@ -21,6 +21,7 @@ class RequestTarget(NamedTuple):
     """The request target: path and query."""
 
     path: str
+    """Without a trailing slash."""
     lower_path: str
     query: dict[str, str]
     """Keys are lower case."""
@@ -38,6 +39,7 @@ def parse_target(target: bytes) -> RequestTarget:
     path = url.path.decode("ascii")
     if "%" in path:
         path = unquote(path)
+    path = path.removesuffix("/")
     pairs = parse_qsl((url.query or b"").decode("latin-1"), keep_blank_values=True)
     names = [name.lower() for name, _ in pairs]
     query = dict(zip(names, (value for _, value in pairs), strict=True))

@@ -11,6 +11,8 @@ import json
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import sha256
+from sys import intern
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from forewarn.core.access import StoredResponse, Token
@@ -197,7 +199,42 @@ class Table(Generic[V]):
         return self._make(values)
 
 
-VMS = Table("vm", VM)
+# --- The tables -----------------------------------------------------------------------------------
+
+
+@lru_cache(256)
+def _text_key(text: str) -> str:
+    """Return the key of a text in shared_text. Cached, because thousands of VMs can have the same text."""
+    return sha256(text.encode()).hexdigest() if text else ""
+
+
+def _keys_to_text(public_keys: tuple[str, ...]) -> str:
+    return "\n".join(public_keys)
+
+
+@lru_cache(256)
+def _text_to_keys(text: str) -> tuple[str, ...]:
+    return tuple(text.splitlines())
+
+
+def shared_texts(vms: Iterable[VM]) -> dict[str, str]:
+    """Return the rows of shared_text that these VMs need: key and text."""
+    texts = {text for vm in vms for text in (vm.user_data, vm.custom_data, _keys_to_text(vm.public_keys)) if text}
+    return {_text_key(text): text for text in texts}
+
+
+def vm_table(texts: Mapping[str, str]) -> Table[VM]:
+    """Return the table of VMs. Rows have keys of `texts`, so VMs with equal texts share one object."""
+    find = {"": "", **texts}.__getitem__
+    # Interned, because each row has its own copy of these strings.
+    short, text = Codec(None, intern), Codec(_text_key, find)
+    public_keys = Codec(lambda keys: _text_key(_keys_to_text(keys)), lambda key: _text_to_keys(find(key)))
+    codecs = {"os": short, "location": short, "user_data": text, "custom_data": text, "public_keys": public_keys}
+    return Table("vm", VM, codecs=codecs)
+
+
+VMS = vm_table({})
+"""Writes VMs. To read VMs with texts, create a table with these texts."""
 GROUPS = Table("fleet_group", Group)
 HOSTS = Table("host", Host)
 DELIVERIES = Table("delivery", Delivery)

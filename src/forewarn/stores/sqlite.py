@@ -154,8 +154,10 @@ class SqliteStore(SqliteRecords):
         return self._guarded(self._load)
 
     def _load(self) -> StoredState:
+        self._db.execute(_SQL["remove_unused_texts"])
+        texts = dict(self._db.execute(_SQL["load_texts"]))
         fleet = Fleet(
-            map(rows.VMS.read, self._db.execute(_SQL["load_vms"])),
+            map(rows.vm_table(texts).read, self._db.execute(_SQL["load_vms"])),
             map(rows.GROUPS.read, self._db.execute(_SQL["load_groups"])),
             map(rows.HOSTS.read, self._db.execute(_SQL["load_hosts"])),
         )
@@ -208,6 +210,8 @@ class SqliteStore(SqliteRecords):
         self._many("remove_host", ((name,) for name in change.hosts_removed))
         self._many("save_group", map(rows.GROUPS.write, change.groups))
         self._many("save_host", map(rows.HOSTS.write, change.hosts))
+        if not change.in_place:
+            self._many("save_text", rows.shared_texts((*change.changed, *change.added)).items())
         self._many("save_vm", map(rows.VMS.write, change.changed))
         self._many("save_vm", map(rows.VMS.write, change.added))
 

@@ -12,6 +12,14 @@ SELECT {host.columns} FROM host ORDER BY rowid;
 -- name: load_vms
 SELECT {vm.columns} FROM vm ORDER BY rowid;
 
+-- name: remove_unused_texts
+DELETE FROM shared_text WHERE key NOT IN (
+    SELECT user_data FROM vm UNION ALL SELECT custom_data FROM vm UNION ALL SELECT public_keys FROM vm
+);
+
+-- name: load_texts
+SELECT key, text FROM shared_text;
+
 -- name: load_operations
 SELECT {operation.columns} FROM operation WHERE ended_at IS NULL ORDER BY rowid;
 
@@ -222,6 +230,9 @@ DELETE FROM host WHERE name = ?;
 -- name: save_vm
 INSERT INTO vm ({vm.columns}) VALUES ({vm.parameters})
 ON CONFLICT (name) DO UPDATE SET {vm.changes};
+
+-- name: save_text
+INSERT INTO shared_text VALUES (?, ?) ON CONFLICT (key) DO NOTHING;
 
 -- name: remove_vm
 DELETE FROM vm WHERE name = ?;

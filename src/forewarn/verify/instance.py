@@ -49,6 +49,16 @@ _FIRST_VERSION = {
     "osProfile": "2020-07-15",
     **dict.fromkeys(("priority", "evictionPolicy"), "2020-12-01"),
     "virtualMachineScaleSet": "2021-03-01",
+    **dict.fromkeys(("plan", "publicKeys"), "2018-04-02"),
+    "customData": "2019-02-01",
+    "storageProfile": "2019-06-01",
+    **dict.fromkeys(("isHostCompatibilityLayerVm", "securityProfile"), "2020-06-01"),
+    "licenseType": "2020-09-01",
+    "userData": "2021-01-01",
+    "extendedLocation": "2021-03-01",
+    "platformSubFaultDomain": "2021-10-01",
+    "additionalCapabilities": "2021-11-01",
+    **dict.fromkeys(("host", "hostGroup"), "2021-11-15"),
 }
 """Members of compute: name to the first version that has it."""
 
@@ -136,7 +146,7 @@ def client_fields(session: Session) -> None:
     "A field of compute is present from the version that introduced it, and not at older versions.",
 )
 def fields_by_version(session: Session) -> None:
-    for version in ("2017-04-02", "2019-06-01", _VERSION):
+    for version in ("2017-04-02", "2019-06-01", _VERSION, "2021-12-13"):
         response, compute = _compute(session, version)
         for name, since in _FIRST_VERSION.items():
             expected = f"compute.{name} from {since} on" if since <= version else f"no compute.{name} before {since}"
