@@ -13,6 +13,7 @@ from forewarn.agent.policy import (
     LEADER,
     NEVER,
     ON_FAILURE,
+    SHORT_FREEZE,
     STOP,
     Config,
     Member,
@@ -34,7 +35,7 @@ PEER_TIMEOUT = timedelta(seconds=10)
 MIN_SECRET_LENGTH = 16
 
 _RULE_KEYS = {*Rule._fields, "when", "approve_when"} - {"lead", "approve_lead"}
-_AGENT_KEYS = ("endpoint", "vm_name", "state", "listen")
+_AGENT_KEYS = ("endpoint", "vm_name", "state", "listen", "short_freeze")
 _PEERS_KEYS = ("listen", "secret_file", "members", "timeout")
 
 
@@ -71,6 +72,7 @@ def read_text(text: str, source: str, folder: Path) -> Config:
         vm_name=agent.text("vm_name").strip(),
         state=str(_path(agent, "state", folder)) if agent.text("state") else "",
         listen=_address(agent, "listen") if "listen" in agent else None,
+        short_freeze=SHORT_FREEZE if (limit := agent.duration("short_freeze")) is None else limit,
         rules=rules,
         handlers=handlers,
         peers=peers,

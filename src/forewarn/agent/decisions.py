@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.changes import has_started
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import LEADER, NEVER, STOP, choose_rule, notice_of, subtract
+from forewarn.agent.policy import LEADER, NEVER, SELF, STOP, choose_rule, notice_of, subtract
 from forewarn.agent.state import (
     BEGUN,
     CAME_BACK,
     CANCELLED,
     FAILED,
     OVER,
+    POSTPONED,
     PREPARED,
     PREPARING,
     SKIPPED,
     TO_DO,
+    UNDOING,
     UNDONE,
     HandlerStep,
     new_work,
 )
+from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -143,9 +146,9 @@ def approval_due_at(work: EventWork) -> datetime | None:
 
 def waits_for_time(work: EventWork) -> bool:
     """Whether something becomes due at a later time, without a change of the document."""
-    if work.done or work.ending or work.is_started:
+    if work.done or work.ending not in ("", POSTPONED) or work.is_started:
         return False
-    if not work.is_begun and due_at(work) is not None:
+    if (work.ending or not work.is_begun) and due_at(work) is not None:
         return True
     return work.rule.approve != NEVER and not work.approved_at and approval_due_at(work) is not None
 
@@ -198,16 +201,27 @@ HAS_STARTED = "the event has started"
 NOT_BEFORE_UNKNOWN = "its NotBefore is unknown"
 NO_PEER_RESPONSE = "no peer has responded yet"
 
+REPEAT_APPROVAL = timedelta(minutes=1)
+"""If an approved event is still scheduled after this time, approve it again: the endpoint may not have accepted it.
+On shared hardware waiting is normal, and a second approval changes nothing."""
+
+
+def is_approved(work: EventWork, now: datetime) -> bool:
+    """Whether the event was approved so recently that it may still start because of that, or starts by itself."""
+    is_recent = work.approved_at > to_text(subtract(now, REPEAT_APPROVAL))  # as texts: they sort by time
+    return bool(work.approved_at) and (is_recent or notice_of(work.event, now) == timedelta(0))
+
 
 def approval_problem(work: EventWork, context: DecisionContext) -> str:
     """Return why the event is not approved now; empty: it can be approved."""
     rule, event = work.rule, work.event
     if rule.approve == NEVER:
         return RULE_NEVER_APPROVES
-    if work.approved_at:
+    if is_approved(work, context.now):
         return "it is already approved"
     if work.ending or work.is_started:
-        return HAS_STARTED if work.is_started else "the event is gone"
+        waits = "it is postponed" if work.ending == POSTPONED else "the event is gone"
+        return HAS_STARTED if work.is_started else waits
     if not work.is_prepared:
         return "a handler has failed" if work.has_failed else "it is not prepared yet"
     if context.busy:
@@ -221,8 +235,19 @@ def approval_problem(work: EventWork, context: DecisionContext) -> str:
         return "the endpoint did not accept it; retrying"
     if rule.approve == LEADER:
         return context.leader_problems.get(work.id, NO_PEER_RESPONSE)
-    also = [name for name in event.resources if name != work.me]
+    also = _others(work)
     return f'the event also affects {", ".join(also)}: use approve = "leader"' if also else ""
+
+
+def _others(work: EventWork) -> list[str]:
+    return [name for name in work.event.resources if name != work.me]
+
+
+def withheld_for(work: EventWork, context: DecisionContext) -> list[str]:
+    """Return the other machines of an event that the agent would approve now if the event did not name them."""
+    alone = work._replace(event=work.event._replace(resources=(work.me,)))
+    is_withheld = work.rule.approve == SELF and not work.done and not approval_problem(alone, context)
+    return _others(work) if is_withheld else []
 
 
 # --- Undoing --------------------------------------------------------------------------------------
@@ -288,6 +313,51 @@ def end(work: EventWork, reason: str) -> EventWork:
     return work._replace(ending=reason, steps=work.steps + extra)
 
 
+# --- Postponed events -----------------------------------------------------------------------------
+
+
+def restore_time(work: EventWork, timeouts: Mapping[str, timedelta]) -> timedelta:
+    """Return how long undo and a new preparation may take: all their time limits together."""
+    undo = sum((timeouts.get(name, timedelta(0)) for name in work.rule.undo_order), timedelta(0))
+    prepare = sum((timeouts.get(name, timedelta(0)) for name in work.rule.prepare), timedelta(0))
+    return undo + (prepare if work.rule.timeout is None else min(prepare, work.rule.timeout))
+
+
+def _is_postponed(work: EventWork, event: ScheduledEvent) -> bool:
+    """Whether the event's NotBefore is now later. An approved event may start at any time, whatever its NotBefore."""
+    before, now = work.event.not_before, event.not_before
+    return not work.done and not work.approved_at and before is not None and now is not None and now > before
+
+
+def _has_time_to_restore(work: EventWork, context: DocumentContext) -> bool:
+    """Whether the machine can be restored until its preparation is due again. Without a lead it is due at once."""
+    due = due_at(work)
+    can_undo = any(work.steps[index].state in BEGUN for index in undo_order(work))
+    return can_undo and due is not None and due - context.now >= restore_time(work, context.timeouts)
+
+
+def _resume_if_due(work: EventWork, context: DocumentContext, news: list[EventNews]) -> EventWork:
+    """Stop the undo of a postponed event once its preparation is due again, and prepare again what was undone."""
+    due = due_at(work)
+    if not work.is_started and not work.approved_at and due is not None and context.now < due:
+        return work
+    news.append(EventNews(work.event, RESUMED))
+    return work._replace(ending="", steps=tuple(_to_prepare_again(step, work.rule) for step in work.steps))
+
+
+def _to_prepare_again(step: HandlerStep, rule: Rule) -> HandlerStep:
+    if step.handler not in rule.prepare:
+        return step._replace(state=PREPARED)  # it has only an undo, which runs when the event is over
+    if step.state == UNDONE:
+        return HandlerStep(step.handler)
+    return step._replace(state=PREPARING, run="") if step.state == UNDOING else step
+
+
+def restored(work: EventWork) -> EventWork:
+    """Return postponed work after its undo: nothing is done yet."""
+    return new_work(work.event, work.me, work.rule, work.boot)
+
+
 # --- A new document -------------------------------------------------------------------------------
 
 
@@ -307,11 +377,16 @@ class DocumentContext(NamedTuple):
     uptime_seconds: float
     is_first: bool
     """Whether this is the first document, so that the agent may have missed the start of an event."""
+    timeouts: Mapping[str, timedelta] = {}
+    """The time limit of each handler."""
 
 
 NEW, STARTED, ENDED, MISSED, RETURNED, RESTARTED = "new", "started", "ended", "missed", "returned", "restarted"
 """New: a rule matches the event. Ended: the event is over or cancelled. Missed: it started before this machine booted.
 Returned: this machine has restarted because of it. Restarted: this machine has restarted for another reason."""
+LATER, RESUMED, RENAMED = "later", "resumed", "renamed"
+"""Later: the event is postponed. Resumed: the preparation for a postponed event is due again, before everything was
+undone. Renamed: the endpoint has changed the event's id."""
 
 
 class EventNews(NamedTuple):
@@ -322,7 +397,7 @@ class EventNews(NamedTuple):
     rule: str = ""
     """The name of the rule, for NEW."""
     reason: str = ""
-    """OVER or CANCELLED, for ENDED."""
+    """OVER or CANCELLED, for ENDED. POSTPONED, for LATER: the machine is restored. The old id, for RENAMED."""
 
 
 class DocumentDecision(NamedTuple):
@@ -340,27 +415,49 @@ def apply_document(
     """Decide which work starts, continues and ends, now that the document has these events."""
     updated: dict[str, EventWork] = {}
     decision = DocumentDecision(updated, [], {})
-    listed = {event.id: event for event in events}
+    listed = {event.key: event for event in events}
+    known_keys = {known.event.key for known in works.values()}
+    new = {key: event for key, event in listed.items() if key not in known_keys}
     for known in works.values():
-        kept = _continue_work(known, listed.get(known.id), context, decision.news)
+        work, event = known, listed.get(known.event.key)
+        if event is None and (successor := _successor(known, new.values())) is not None:
+            event = new.pop(successor.key)
+            work = known._replace(first_id=known.first_id or known.event.id)
+            decision.news.append(EventNews(event, RENAMED, reason=known.event.id))
+        kept = _continue_work(work, event, context, decision.news)
         if kept is not None:
             updated[known.id] = kept
-    for event in listed.values():
+    for key, event in new.items():
         me = context.listed_as(event.resources)
-        if event.id in updated or me is None:
+        if key in updated or me is None:
             continue
         rule = choose_rule(context.rules, event, context.now)
         if rule is None:
-            decision.ignored[event.id] = event
+            decision.ignored[key] = event
             continue
         work = new_work(event, me, rule, context.boot)
         if work.is_started and context.is_first and context.uptime_seconds < JUST_BOOTED_SECONDS:
-            updated[event.id] = work._replace(done=True, ending=CAME_BACK)
+            updated[key] = work._replace(done=True, ending=CAME_BACK)
             decision.news.append(EventNews(event, MISSED))
         else:
-            updated[event.id] = work
+            updated[key] = work
             decision.news.append(EventNews(event, NEW, rule=rule.name))
     return decision
+
+
+def _successor(work: EventWork, new: Iterable[ScheduledEvent]) -> ScheduledEvent | None:
+    """Return the event that a gone event has become: Microsoft's mock server changes the id when an event starts.
+
+    It is a started event that differs in nothing else. A really new event is scheduled first.
+    """
+    if work.ending in (OVER, CANCELLED):
+        return None
+    return next((event for event in new if has_started(event) and _traits(event) == _traits(work.event)), None)
+
+
+def _traits(event: ScheduledEvent) -> tuple[Any, ...]:
+    """Return what an event keeps from its first document to its last."""
+    return event.type, sorted(event.resources), event.source, event.description, event.duration_seconds
 
 
 def assume_restarts(works: Mapping[str, EventWork], boot: str, now: datetime) -> dict[str, EventWork]:
@@ -395,7 +492,7 @@ def _continue_work(
         if work.done or not work.is_begun:
             news.append(EventNews(work.event, ENDED, reason=reason))
             return None
-        if work.ending:
+        if work.ending not in ("", POSTPONED):
             return work
         news.append(EventNews(work.event, ENDED, reason=reason))
         return end(work, reason)
@@ -403,7 +500,14 @@ def _continue_work(
         event = work.event  # an old document: a started event never becomes scheduled again
     if not work.is_started and has_started(event):
         news.append(EventNews(event, STARTED))
+    is_postponed = _is_postponed(work, event)
     work = work._replace(event=event, me=me or work.me)
+    if is_postponed:
+        restores = not work.ending and _has_time_to_restore(work, context)
+        news.append(EventNews(event, LATER, reason=POSTPONED if restores else ""))
+        work = end(work, POSTPONED) if restores else work
+    if work.ending == POSTPONED:
+        work = _resume_if_due(work, context, news)
     if work.boot == boot or work.ending or not work.is_begun:
         return work._replace(boot=boot)
     if work.is_started:

@@ -86,8 +86,8 @@ def plan(config: Config, event: ScheduledEvent, now: datetime, me: str) -> Agent
     works = apply_document({}, [event], context).works
     if not works:
         return AgentPlan(event, now, me, None, (), None, (), "", tuple(_ignored_reasons(config, event, now, me)))
-    rule = works[event.id].rule
-    leader_problems = {} if config.peers is None else {event.id: _leader_problem(config.peers, event, me)}
+    rule = works[event.key].rule
+    leader_problems = {} if config.peers is None else {event.key: _leader_problem(config.peers, event, me)}
     quick = _simulate(config, works, now, leader_problems, slow=False)
     slow = _simulate(config, works, now, leader_problems, slow=True)
     started = apply_document(quick.works, [event._replace(status="Started", not_before=None)], context).works
