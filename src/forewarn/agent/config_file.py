@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,7 @@ def _secret(entry: TomlTable, folder: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             secret = read_bounded(stream, str(path)).strip()
-        open_to = path.stat().st_mode & 0o077
+        open_to = path.stat().st_mode & 0o077 if os.name == "posix" else 0  # Windows has no such bits
     except UnreadableFile as error:
         raise entry.error(str(error), "secret_file") from None
     except OSError as error:
