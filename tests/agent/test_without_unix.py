@@ -107,7 +107,8 @@ def test_check_and_plan_run(program: str, policy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["run", "status", "install", "bundle"])
 def test_other_commands_end_with_one_line(program: str, policy: Path, command: str) -> None:
-    done = run(program, command, *(["--config", policy] if command != "bundle" else []))
+    config = () if command == "bundle" else ("--config", str(policy))
+    done = run(program, command, *config)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (

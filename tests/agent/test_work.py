@@ -177,7 +177,7 @@ DONE = work(WEB, PREPARED, PREPARED)
         (DONE._replace(approved_at=SENT), CONTEXT._replace(now=NOW + MINUTE - timedelta(seconds=1)), False),
         (DONE._replace(approved_at=SENT), CONTEXT._replace(now=NOW + MINUTE), True),
         (DONE._replace(approved_at=SENT), CONTEXT._replace(now=NOW + 15 * MINUTE), False),  # it starts by itself
-        (DONE._replace(approved_at=SENT, event=make_event(status="Started")), CONTEXT._replace(now=NOW + MINUTE), False),
+        (DONE._replace(approved_at=SENT, event=make_event(NotBefore="")), CONTEXT._replace(now=NOW + MINUTE), True),
         (DONE._replace(event=make_event(status="Started")), CONTEXT, False),
         (DONE._replace(event=make_event(resources=("web-1", ME))), CONTEXT, False),
         (DONE, CONTEXT._replace(busy=frozenset({"of another event"})), False),

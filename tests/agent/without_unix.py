@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 MODULES = frozenset(("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"))
 MISSING = {
-    os: (
-        "O_CLOEXEC O_DIRECTORY fchmod fork geteuid getuid killpg memfd_create pidfd_open pwrite set_blocking sysconf"
-    ).split(),
+    os: ("O_CLOEXEC", "O_DIRECTORY", "fchmod", "fork", "geteuid", "getuid", "killpg", "memfd_create", "sysconf"),
     select: ("poll", "epoll"),
     signal: ("SIGKILL", "SIGHUP", "pidfd_send_signal"),
     socket: ("AF_UNIX",),

@@ -280,7 +280,9 @@ class Client:
     def approve(self, *events_or_ids: ScheduledEvent | str) -> None:
         """Start these events now, for all machines that they name, with one request.
 
-        An id in another letter case than in the last document is sent as in the document. Raise an EndpointError if the endpoint does not accept it. If the endpoint does not know one of the events, the
+        An id in another letter case than in the last document is sent as in the document.
+
+        Raise an EndpointError if the endpoint does not accept it. If the endpoint does not know one of the events, the
         error's kind is "rejected" and no event is approved.
         """
         ids = [given if isinstance(given, str) else getattr(given, "id", None) for given in events_or_ids]

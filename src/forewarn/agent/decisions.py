@@ -208,13 +208,16 @@ On shared hardware waiting is normal, and a second approval changes nothing."""
 
 def is_approved(work: EventWork, now: datetime) -> bool:
     """Whether the event was approved so recently that it may still start because of that, or starts by itself."""
-    is_recent = work.approved_at > to_text(subtract(now, REPEAT_APPROVAL))  # as texts: they sort by time
-    return bool(work.approved_at) and (is_recent or notice_of(work.event, now) == timedelta(0))
+    if not work.approved_at:
+        return False
+    not_before = work.event.not_before
+    starts_alone = not_before is not None and now >= not_before
+    return starts_alone or work.approved_at > to_text(subtract(now, REPEAT_APPROVAL))  # as texts: they sort by time
 
 
 def approval_problem(work: EventWork, context: DecisionContext) -> str:
     """Return why the event is not approved now; empty: it can be approved."""
-    rule, event = work.rule, work.event
+    rule = work.rule
     if rule.approve == NEVER:
         return RULE_NEVER_APPROVES
     if is_approved(work, context.now):
