@@ -13,20 +13,22 @@ from agent.events import ME, NOW, make_event
 from forewarn.agent.decisions import (
     ApproveEvent,
     DecisionContext,
-    DocumentContext,
-    DocumentDecision,
     FinishWork,
     RunHandler,
     UpdateWork,
-    apply_document,
     approval_problem,
-    assume_restarts,
     end,
     next_instructions,
-    restored,
     undone,
     waits_for_time,
     withheld_for,
+)
+from forewarn.agent.document_decisions import (
+    DocumentContext,
+    DocumentDecision,
+    apply_document,
+    assume_restarts,
+    restored,
 )
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import Rule

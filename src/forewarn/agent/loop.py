@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.changes import ChangeTracker, has_started
 from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.decisions import (
+from forewarn.agent.decisions import DecisionContext, RunHandler, next_instructions, waits_for_time, withheld_for
+from forewarn.agent.document_decisions import (
     LATER,
     MISSED,
     NEW,
@@ -21,14 +22,9 @@ from forewarn.agent.decisions import (
     RESUMED,
     RETURNED,
     STARTED,
-    DecisionContext,
     DocumentContext,
-    RunHandler,
     apply_document,
     assume_restarts,
-    next_instructions,
-    waits_for_time,
-    withheld_for,
 )
 from forewarn.agent.machine import boot_id, uptime_seconds
 from forewarn.agent.peers.participation import Participation
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from forewarn.agent.decisions import EventNews
+    from forewarn.agent.document_decisions import EventNews
     from forewarn.agent.policy import Config
     from forewarn.agent.runner import HandlerOutcome
     from forewarn.agent.state import EventWork

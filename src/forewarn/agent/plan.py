@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.changes import has_started
 from forewarn.agent.decisions import (
     HAS_STARTED,
-    JUST_BOOTED_SECONDS,
     NO_PEER_RESPONSE,
     NOT_BEFORE_UNKNOWN,
     RULE_NEVER_APPROVES,
     ApproveEvent,
     DecisionContext,
-    DocumentContext,
     FinishWork,
     RunHandler,
-    apply_document,
     approval_due_at,
     approval_problem,
     due_at,
@@ -28,6 +25,7 @@ from forewarn.agent.decisions import (
     next_instructions,
     with_outcome,
 )
+from forewarn.agent.document_decisions import JUST_BOOTED_SECONDS, DocumentContext, apply_document
 from forewarn.agent.explain import describe_approval, describe_failure
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import SELF, listed

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.config_file import handler_of
-from forewarn.agent.decisions import ApproveEvent, RunHandler, UpdateWork, limit_seconds, restored, with_outcome
+from forewarn.agent.decisions import ApproveEvent, RunHandler, UpdateWork, limit_seconds, with_outcome
+from forewarn.agent.document_decisions import restored
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.state import CAME_BACK, POSTPONED, PREPARING, UNDOING
 from forewarn.core.durations import backoff_seconds
