@@ -58,6 +58,7 @@ def test_an_approval_has_the_id_exactly_as_received(
     assert scheduled == scheduled.lower()
     agent = start('approve = "self"')
     agent.until_logged("event_started")
+    agent.until_logged("event_approved")
     assert server.approvals == [scheduled]
     assert ids(agent, "event_approved") in ([scheduled], [server.ids[1]])
     server.complete()
