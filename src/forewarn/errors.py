@@ -633,6 +633,13 @@ class NoStateFolder(Invalid):
     )
 
 
+class NeedsUnix(Invalid):
+    message = (
+        "`forewarn agent {command}` needs Linux: this Python has no module fcntl. Here you can use `agent check`, "
+        "`agent plan` and the library forewarn.agent."
+    )
+
+
 class BadEndpoint(Invalid):
     message = "{url!r} is not the URL of a Scheduled Events endpoint: {problem} Write it like http://127.0.0.1:8169"
 

@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import urllib.request
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -142,3 +144,28 @@ def test_the_log_has_the_endpoint_and_the_vm_name(agent: AgentProcess, forewarn:
     forewarn.advance(seen_by=vm)
     assert agent.stop() == 0
     assert agent.messages().count(said) == 1
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(9, 200), (30, 503)])
+def test_readyz_during_a_freeze(
+    forewarn: Service, new_agent: Callable[..., AgentProcess], seconds: int, expected: int
+) -> None:
+    vm = forewarn.vm("web-0")
+    agent = new_agent('[[rule]]\non = ["Freeze"]\napprove = "self"\n', vm.environment).start("--listen", "127.0.0.1:0")
+    agent.until_logged("Serving metrics and health.")
+    (address,) = [line["address"] for line in agent.lines if "address" in line]
+
+    def readyz() -> int:
+        with suppress(HTTPError):
+            return int(urllib.request.urlopen(f"http://{address}/readyz").status)
+        return 503
+
+    assert readyz() == 200
+    event = vm.freeze(seconds)
+    agent.until(lambda: event.status == "Started", "the approval")
+    agent.until_logged("event_started")
+    assert readyz() == expected
+    assert agent.status()["ready"] is (expected == 200)
+    forewarn.advance(minutes=30)
+    agent.until_logged("event_completed")
+    agent.until(lambda: readyz() == 200, "readiness after the event")

@@ -45,6 +45,7 @@ endpoint = "http://127.0.0.1:8169"
 vm_name = "web-0"
 state = "/var/lib/x"
 listen = "[::1]:9169"
+short_freeze = "0s"
 
 [[rule]]
 name = "short freeze"
@@ -91,6 +92,7 @@ timeout = "4s"
     )
     assert (config.endpoint, config.vm_name, config.state) == ("http://127.0.0.1:8169", "web-0", "/var/lib/x")
     assert config.listen == ("::1", 9169)
+    assert config.short_freeze == timedelta(0)
     assert {name: each.timeout for name, each in config.handlers.items()} == {
         "leave-pool": timedelta(seconds=60),
         "stop-web": timedelta(seconds=90),
@@ -105,6 +107,7 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
     config = read_text("", "agent.toml", tmp_path)
     assert config.rules == ()
     assert config.peers is None
+    assert config.short_freeze == timedelta(seconds=10)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,9 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[[rules]]", "agent.toml:1: rules: The file has no such key. Did you mean 'rule'?"),
         ("[agent]\nvmname = 'x'", "agent.toml:2: agent.vmname: agent has no such key. Did you mean 'vm_name'?"),
         ("[agent]\nlisten = '9169'", "agent.listen: Must be HOST:PORT, not '9169'"),
+        ("[agent]\nshort_freeze = 'short'", "agent.toml:2: agent.short_freeze: 'short' is not a duration"),
+        ("[agent]\nshort_freeze = '-1'", "agent.toml:2: agent.short_freeze: '-1' is not a duration"),
+        ("[agent]\nshort_freeze = 10", "agent.toml:2: agent.short_freeze: Must be a string"),
         ("[[rule]]\nprepare = ['stop']", "agent.toml:2: rule[0].prepare[0]: There is no [handler.stop]"),
         (f"[[rule]]\nprepare = ['stop-wbe']\n{HANDLERS}", "Did you mean 'stop-web'?"),
         (f"[[rule]]\nprepare = ['stop-web', 'stop-web']\n{HANDLERS}", "listed twice"),

@@ -15,14 +15,13 @@ from depth import amount
 from forewarn.agent.decisions import (
     ApproveEvent,
     DecisionContext,
-    DocumentContext,
     FinishWork,
     RunHandler,
-    apply_document,
     limit_seconds,
     next_instructions,
     with_outcome,
 )
+from forewarn.agent.document_decisions import DocumentContext, apply_document
 from forewarn.agent.explain import explain
 from forewarn.agent.handlers.handler import PREPARE
 from forewarn.agent.plan import plan, plan_json, plan_lines

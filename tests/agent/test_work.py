@@ -13,17 +13,22 @@ from agent.events import ME, NOW, make_event
 from forewarn.agent.decisions import (
     ApproveEvent,
     DecisionContext,
-    DocumentContext,
-    DocumentDecision,
     FinishWork,
     RunHandler,
     UpdateWork,
-    apply_document,
     approval_problem,
-    assume_restarts,
     end,
     next_instructions,
     undone,
+    waits_for_time,
+    withheld_for,
+)
+from forewarn.agent.document_decisions import (
+    DocumentContext,
+    DocumentDecision,
+    apply_document,
+    assume_restarts,
+    restored,
 )
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import Rule
@@ -33,6 +38,7 @@ from forewarn.agent.state import (
     CANCELLED,
     FAILED,
     OVER,
+    POSTPONED,
     PREPARED,
     PREPARING,
     SKIPPED,
@@ -45,6 +51,7 @@ from forewarn.agent.state import (
     new_work,
     to_json,
 )
+from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
     from forewarn.agent.decisions import Instruction
@@ -53,6 +60,7 @@ if TYPE_CHECKING:
 CONTEXT = DecisionContext(NOW, 0.0)
 WEB = Rule("web", prepare=("leave-pool", "stop-web"), approve="self")
 MINUTE = timedelta(minutes=1)
+SENT = to_text(NOW)
 
 
 def work(rule: Rule = WEB, *states: str, event: ScheduledEvent | None = None, **fields: Any) -> EventWork:
@@ -125,11 +133,6 @@ def test_the_minimum_time_is_a_valid_time() -> None:
     assert instructions(ready) == [ApproveEvent(ready)]
 
 
-def test_started_handlers_continue_when_the_event_is_postponed() -> None:
-    late = make_event(notice=timedelta(days=1))
-    assert runs(work(WEB._replace(lead=5 * MINUTE), PREPARED, event=late)) == [("stop-web", PREPARE)]
-
-
 def test_no_handler_starts_during_an_approval() -> None:
     other = work(Rule("other", prepare=("save",)), event=make_event("E2"))
     assert runs(other, context=CONTEXT._replace(approving=frozenset({"E1"}))) == []
@@ -151,7 +154,7 @@ def test_the_timeout_of_a_rule_fails_the_handlers_that_have_not_started() -> Non
 
 
 def test_a_handler_that_another_event_has_prepared_is_shared() -> None:
-    first = work(WEB, PREPARED, PREPARED, approved_at="x").with_step(0, memo={"was": "ready"}, table={"a": 1})
+    first = work(WEB, PREPARED, PREPARED, approved_at=SENT).with_step(0, memo={"was": "ready"}, table={"a": 1})
     second = work(Rule("other", prepare=("leave-pool",)), event=make_event("E2", "Freeze"))
     (instruction,) = instructions(first, second)
     assert isinstance(instruction, UpdateWork)
@@ -172,7 +175,11 @@ DONE = work(WEB, PREPARED, PREPARED)
         (work(WEB, PREPARED, FAILED), CONTEXT, False),
         (work(WEB._replace(on_failure="continue"), PREPARED, FAILED), CONTEXT, False),
         (work(WEB._replace(on_failure="approve"), FAILED, PREPARED), CONTEXT, True),
-        (DONE._replace(approved_at="x"), CONTEXT, False),
+        (DONE._replace(approved_at=SENT), CONTEXT, False),
+        (DONE._replace(approved_at=SENT), CONTEXT._replace(now=NOW + MINUTE - timedelta(seconds=1)), False),
+        (DONE._replace(approved_at=SENT), CONTEXT._replace(now=NOW + MINUTE), True),
+        (DONE._replace(approved_at=SENT), CONTEXT._replace(now=NOW + 15 * MINUTE), False),  # it starts by itself
+        (DONE._replace(approved_at=SENT, event=make_event(NotBefore="")), CONTEXT._replace(now=NOW + MINUTE), True),
         (DONE._replace(event=make_event(status="Started")), CONTEXT, False),
         (DONE._replace(event=make_event(resources=("web-1", ME))), CONTEXT, False),
         (DONE, CONTEXT._replace(busy=frozenset({"of another event"})), False),
@@ -196,6 +203,16 @@ DONE = work(WEB, PREPARED, PREPARED)
 def test_when_it_is_approved(given: EventWork, context: DecisionContext, approves: bool) -> None:
     assert instructions(given, context=context) == ([ApproveEvent(given)] if approves else [])
     assert bool(approval_problem(given, context)) is not approves or context.stopping or not context.has_document
+
+
+def test_only_an_approval_that_nothing_else_prevents_is_withheld() -> None:
+    shared = make_event(resources=("web-1", ME, "web-2"))
+    ready = DONE._replace(event=shared)
+    assert withheld_for(ready, CONTEXT) == ["web-1", "web-2"]
+    assert withheld_for(DONE, CONTEXT) == []
+    assert withheld_for(work(WEB, PREPARED, event=shared), CONTEXT) == []
+    assert withheld_for(ready._replace(rule=WEB._replace(approve="leader")), CONTEXT) == []
+    assert withheld_for(ready._replace(event=make_event(status="Started", resources=shared.resources)), CONTEXT) == []
 
 
 # --- Undoing ------------------------------------------------------------------------------------------
@@ -296,11 +313,25 @@ def test_nothing_is_prepared_before_the_first_look() -> None:
 # --- Taking documents in ------------------------------------------------------------------------------
 
 
+TIMEOUTS = {"leave-pool": MINUTE, "stop-web": 2 * MINUTE}
+
+
 def taken(
-    known: list[EventWork], *events: ScheduledEvent, boot: str = "boot", up_seconds: float = 1e6, is_first: bool = False
+    known: list[EventWork],
+    *events: ScheduledEvent,
+    boot: str = "boot",
+    up_seconds: float = 1e6,
+    is_first: bool = False,
+    now: datetime = NOW,
 ) -> DocumentDecision:
     around = DocumentContext(
-        (WEB._replace(on=("Reboot",)),), lambda names: ME if ME in names else None, NOW, boot, up_seconds, is_first
+        (WEB._replace(on=("Reboot",)),),
+        lambda names: ME if ME in names else None,
+        now,
+        boot,
+        up_seconds,
+        is_first,
+        TIMEOUTS,
     )
     return apply_document({each.id: each for each in known}, events, around)
 
@@ -345,7 +376,7 @@ def test_a_started_event_does_not_become_scheduled_again() -> None:
 
 
 def test_a_restarted_machine_is_restored_while_its_event_is_still_listed() -> None:
-    before = work(WEB, PREPARED, PREPARED, approved_at="x")
+    before = work(WEB, PREPARED, PREPARED, approved_at=SENT)
     result = taken([before], make_event(status="Started"), boot="another")
     assert result.works["E1"].ending == CAME_BACK
     kept = result.works["E1"]._replace(done=True)
@@ -374,12 +405,12 @@ def test_an_event_that_began_before_the_machine_did_needs_nothing(
 @pytest.mark.parametrize(
     ("given", "boot", "undone"),
     [
-        (work(WEB, PREPARED, approved_at="x"), "another", True),
+        (work(WEB, PREPARED, approved_at=SENT), "another", True),
         (work(WEB, PREPARED, event=make_event(status="Started")), "another", True),
         (work(WEB, PREPARED, event=make_event(notice=timedelta(0))), "another", True),
         (work(WEB, PREPARED), "another", False),
-        (work(WEB, PREPARED, approved_at="x"), "boot", False),
-        (work(WEB, approved_at="x"), "another", False),
+        (work(WEB, PREPARED, approved_at=SENT), "boot", False),
+        (work(WEB, approved_at=SENT), "another", False),
     ],
 )
 def test_a_machine_is_restored_after_a_start_even_if_the_endpoint_does_not_respond(
@@ -389,11 +420,137 @@ def test_a_machine_is_restored_after_a_start_even_if_the_endpoint_does_not_respo
     assert result["E1"].ending == (CAME_BACK if undone else "")
 
 
+# --- Postponed events ---------------------------------------------------------------------------------
+
+LATE = WEB._replace(lead=5 * MINUTE, approve="never")
+DUE = NOW + 10 * MINUTE
+"""When the preparation for an event with 15 minutes of notice is due."""
+
+
+def postponed(given: EventWork, by: timedelta) -> EventWork:
+    return taken([given], make_event(notice=15 * MINUTE + by), now=DUE).works["E1"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "by", "restores"),
+    [
+        (LATE, 6 * MINUTE, True),  # undo and prepare may take three minutes each
+        (LATE, 6 * MINUTE - timedelta(seconds=1), False),
+        (LATE, -MINUTE, False),
+        (LATE._replace(timeout=MINUTE), 4 * MINUTE, True),
+        (LATE._replace(timeout=MINUTE), 4 * MINUTE - timedelta(seconds=1), False),
+        (LATE._replace(lead=None), timedelta(days=1), False),  # the rule prepares as early as it can
+        (LATE._replace(undo=()), timedelta(days=1), False),  # it could not be undone
+    ],
+)
+def test_a_postponed_event_is_undone_if_there_is_time(rule: Rule, by: timedelta, restores: bool) -> None:
+    result = postponed(work(rule, PREPARED, PREPARED), by)
+    assert result.ending == (POSTPONED if restores else "")
+    assert bool(runs(result)) is restores
+
+
+def test_an_approved_event_stays_prepared() -> None:
+    """It may start at any time."""
+    assert not postponed(work(LATE, PREPARED, PREPARED, approved_at=SENT), timedelta(days=1)).ending
+
+
+def test_a_restored_machine_waits_and_prepares_again() -> None:
+    undone_work = postponed(work(LATE, PREPARED, PREPARED), 60 * MINUTE).with_step(0, state=UNDONE)
+    undone_work = undone_work.with_step(1, state=UNDONE)
+    assert instructions(undone_work) == [FinishWork(undone_work)]
+    again = restored(undone_work)
+    assert again == new_work(undone_work.event, ME, LATE, "boot")
+    assert instructions(again, context=CONTEXT._replace(now=DUE)) == []
+    assert waits_for_time(again)
+    assert runs(again, context=CONTEXT._replace(now=DUE + 60 * MINUTE)) == [("leave-pool", PREPARE)]
+
+
+@pytest.mark.parametrize("what", ["due", "started", "approved", "earlier"])
+def test_the_undo_of_a_postponed_event_stops_when_its_time_has_come(what: str) -> None:
+    rule = LATE._replace(undo=("warm-up", "stop-web", "leave-pool"))
+    undoing = postponed(work(rule, PREPARED, PREPARED), 60 * MINUTE)
+    undoing = undoing.with_step(2, state=UNDONE).with_step(1, state=UNDOING, memo={"was": "running"}, run="x")
+    assert waits_for_time(undoing)
+    event, now = undoing.event, DUE
+    if what == "due":
+        now = DUE + 60 * MINUTE
+    elif what == "started":
+        event = make_event(status="Started")
+    elif what == "approved":
+        undoing = undoing._replace(approved_at=SENT)
+    else:
+        event = make_event()
+    result = taken([undoing], event, now=now).works["E1"]
+    assert result.ending == ""
+    assert [(step.state, step.memo) for step in result.steps] == [
+        (PREPARED, {}),
+        (PREPARING, {"was": "running"}),
+        (PREPARED, {}),  # it has no prepare
+    ]
+    assert runs(result) == [("stop-web", PREPARE)]
+
+
+def test_an_event_that_ends_while_it_is_postponed_is_undone_for_good() -> None:
+    undoing = postponed(work(LATE, PREPARED, PREPARED), 60 * MINUTE)
+    assert taken([undoing], now=DUE).works["E1"].ending == CANCELLED
+
+
+# --- Changed ids --------------------------------------------------------------------------------------
+
+
+def test_a_started_event_with_another_id_is_the_same_event() -> None:
+    before = work(WEB, PREPARED, PREPARED, approved_at=SENT, event=make_event("e1"))
+    result = taken([before], make_event("e2", status="Started"))
+    assert list(result.works) == ["E1"]
+    kept = result.works["E1"]
+    assert (kept.event.id, kept.first_id, kept.ending, kept.is_started) == ("e2", "e1", "", True)
+    assert [news.kind for news in result.news] == ["renamed", "started"]
+    assert from_json(to_json(kept)) == kept
+    third = taken([kept], make_event("e3", status="Started")).works["E1"]
+    assert (third.event.id, third.first_id) == ("e3", "e1")
+    assert taken([third]).works["E1"].ending == OVER
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        make_event("E2"),  # a new event is scheduled first
+        make_event("E2", "Redeploy", status="Started"),
+        make_event("E2", status="Started", resources=(ME, "web-1")),
+        make_event("E2", status="Started", EventSource="User"),
+        make_event("E2", status="Started", Description="another"),
+    ],
+)
+def test_another_event_is_another_event(other: ScheduledEvent) -> None:
+    assert taken([work(WEB, PREPARED, PREPARED)], other).works["E1"].ending == CANCELLED
+
+
+def test_each_event_succeeds_one_event() -> None:
+    first, second = (work(WEB, PREPARED, event=make_event(name)) for name in ("E1", "E2"))
+    result = taken([first, second], make_event("E3", status="Started"))
+    assert [(each.event.id, each.ending) for each in result.works.values()] == [("E3", ""), ("E2", CANCELLED)]
+    assert taken([first], make_event(), make_event("E3", status="Started")).works["E1"].event.id == "E1"
+
+
+def test_a_machine_that_is_back_is_not_prepared_for_a_changed_id() -> None:
+    back = work(WEB, UNDONE, UNDONE, event=make_event(status="Started"), ending=CAME_BACK, done=True)
+    result = taken([back], make_event("E2", status="Started"))
+    assert list(result.works) == ["E1"]
+    assert result.works["E1"].done
+
+
+def test_ids_are_compared_without_letter_case() -> None:
+    before = work(WEB, PREPARED, event=make_event("ab-1"))
+    result = taken([before], make_event("AB-1"))
+    assert result.works == {"AB-1": before._replace(event=make_event("AB-1"))}
+    assert result.news == []
+
+
 def test_work_is_the_same_after_it_was_written_and_read() -> None:
     rule = Rule(
         "r", ("Reboot",), "User", ("word",), MINUTE, MINUTE, ("a",), MINUTE, MINUTE, "self", MINUTE, "stop", ("a",)
     )
-    for each in (work(rule), work(WEB, PREPARED, FAILED, approved_at="x", ending=OVER).with_step(0, memo={"n": [1]})):
+    for each in (work(rule), work(WEB, PREPARED, FAILED, approved_at=SENT, ending=OVER).with_step(0, memo={"n": [1]})):
         assert from_json(to_json(each)) == each
 
 
@@ -407,7 +564,9 @@ RULES = (
 MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("tell"), st.sampled_from(("Reboot", "Freeze", "Redeploy")), st.integers(0, 2)),
-        st.tuples(st.sampled_from(("start", "gone", "kill", "reboot", "hour")), st.just(""), st.integers(0, 2)),
+        st.tuples(
+            st.sampled_from(("start", "gone", "kill", "reboot", "hour", "postpone")), st.just(""), st.integers(0, 2)
+        ),
         st.tuples(st.sampled_from(("ends", "fails")), st.sampled_from("abc"), st.just(0)),
     ),
     max_size=60,
@@ -441,6 +600,10 @@ class Machine:
             self.boot += what == "reboot"
         elif what == "hour":
             self.now += 60 * MINUTE
+        elif what == "postpone" and event_id in self.told and event_id not in self.approved:
+            notice = self.now - NOW + 45 * MINUTE
+            if self.told[event_id].status == "Scheduled":
+                self.told[event_id] = make_event(event_id, self.told[event_id].type, notice=notice)
         elif what in ("ends", "fails") and word in self.running:
             self.end(word, failed=what == "fails")
         self.turn()
@@ -492,11 +655,13 @@ class Machine:
             assert all(step.state in (PREPARED, FAILED) for step in work.steps)
             assert work.rule.name == "redeploy" or not work.has_failed
             self.approved.append(work.id)
-            self.disk[work.id] = work._replace(approved_at="x")
+            self.disk[work.id] = work._replace(approved_at=SENT)
         elif isinstance(instruction, UpdateWork):
             self.disk[work.id] = instruction.work
         elif work.ending == CAME_BACK:
             self.disk[work.id] = work._replace(done=True)
+        elif work.ending == POSTPONED:
+            self.disk[work.id] = restored(work)
         else:
             del self.disk[work.id]
             if work.id in self.approved:

@@ -81,16 +81,16 @@ def has_started(event: ScheduledEvent) -> bool:
 def compare(before: Iterable[ScheduledEvent], now: Iterable[ScheduledEvent]) -> list[Change]:
     """Return the changes from one list of events to another: in the order of the new list, then the events that are
     gone."""
-    known = {event.id: event for event in before}
+    known = {event.key: event for event in before}
     changes, listed = [], set()
     for event in now:
-        if event.id in listed:
+        if event.key in listed:
             continue
-        listed.add(event.id)
-        change = _change_of(known.get(event.id), event)
+        listed.add(event.key)
+        change = _change_of(known.get(event.key), event)
         if change is not None:
             changes.append(change)
-    return changes + [Change(GONE, event, event) for event in known.values() if event.id not in listed]
+    return changes + [Change(GONE, event, event) for event in known.values() if event.key not in listed]
 
 
 def _change_of(before: ScheduledEvent | None, event: ScheduledEvent) -> Change | None:
@@ -109,7 +109,7 @@ class ChangeTracker:
         self._incarnation = -1
         self._events: dict[str, ScheduledEvent] = {}
         self._gone: dict[str, None] = {}
-        """Ids of gone events, the newest last. An id is never used again."""
+        """Keys of gone events, the newest last. An id is never used again."""
         self._old_since: float | None = None
         self._last: EventsDocument | None = None
 
@@ -155,15 +155,15 @@ class ChangeTracker:
     def _is_certain(self, change: Change) -> bool:
         """Whether the change is real even if the document is old: an old document cannot contain newer events or
         starts."""
-        return change.kind in (SCHEDULED, STARTED) and change.event.id not in self._gone
+        return change.kind in (SCHEDULED, STARTED) and change.event.key not in self._gone
 
     def _apply(self, change: Change) -> None:
-        event_id = change.event.id
+        key = change.event.key
         if change.kind != GONE:
-            self._events[event_id] = change.event
-            self._gone.pop(event_id, None)
+            self._events[key] = change.event
+            self._gone.pop(key, None)
             return
-        del self._events[event_id]
-        self._gone[event_id] = None
+        del self._events[key]
+        self._gone[key] = None
         if len(self._gone) > _MAX_GONE:
             del self._gone[next(iter(self._gone))]

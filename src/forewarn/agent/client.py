@@ -280,6 +280,8 @@ class Client:
     def approve(self, *events_or_ids: ScheduledEvent | str) -> None:
         """Start these events now, for all machines that they name, with one request.
 
+        An id in another letter case than in the last document is sent as in the document.
+
         Raise an EndpointError if the endpoint does not accept it. If the endpoint does not know one of the events, the
         error's kind is "rejected" and no event is approved.
         """
@@ -287,7 +289,7 @@ class Client:
         named = [event_id for event_id in ids if event_id and isinstance(event_id, str)]
         if not ids or len(named) < len(ids):
             raise NothingToApprove(given=", ".join(map(repr, events_or_ids)) or "Nothing")
-        self._approve(named, timeouts=0)
+        self._approve([self._as_received(event_id) for event_id in named], timeouts=0)
 
     def poll(self, wait_seconds: int = 0) -> PollResult:
         """Poll once, with the ETag of the last document. Return errors in the result; do not raise them.
@@ -402,6 +404,11 @@ class Client:
         self._locator.note_failure(error.kind, now)
         pause = pause_after(error.kind, streak.failures, self._jitter(), error.retry_after)
         return PollResult(None, False, False, error, pause)
+
+    def _as_received(self, event_id: str) -> str:
+        """Return the id as the last document has it: some endpoints compare ids exactly."""
+        event = None if self._state.document is None else self._state.document.event(event_id)
+        return event_id if event is None else event.id
 
     def _approve(self, ids: list[str], timeouts: int) -> None:
         response = self._request_any_version("POST", start_requests(*ids), timeouts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from forewarn.agent.policy import (
     LEADER,
     NEVER,
     ON_FAILURE,
+    SHORT_FREEZE,
     STOP,
     Config,
     Member,
@@ -34,7 +36,7 @@ PEER_TIMEOUT = timedelta(seconds=10)
 MIN_SECRET_LENGTH = 16
 
 _RULE_KEYS = {*Rule._fields, "when", "approve_when"} - {"lead", "approve_lead"}
-_AGENT_KEYS = ("endpoint", "vm_name", "state", "listen")
+_AGENT_KEYS = ("endpoint", "vm_name", "state", "listen", "short_freeze")
 _PEERS_KEYS = ("listen", "secret_file", "members", "timeout")
 
 
@@ -71,6 +73,7 @@ def read_text(text: str, source: str, folder: Path) -> Config:
         vm_name=agent.text("vm_name").strip(),
         state=str(_path(agent, "state", folder)) if agent.text("state") else "",
         listen=_address(agent, "listen") if "listen" in agent else None,
+        short_freeze=SHORT_FREEZE if (limit := agent.duration("short_freeze")) is None else limit,
         rules=rules,
         handlers=handlers,
         peers=peers,
@@ -230,7 +233,7 @@ def _secret(entry: TomlTable, folder: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             secret = read_bounded(stream, str(path)).strip()
-        open_to = path.stat().st_mode & 0o077
+        open_to = path.stat().st_mode & 0o077 if os.name == "posix" else 0  # Windows has no such bits
     except UnreadableFile as error:
         raise entry.error(str(error), "secret_file") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Decides which work a new document starts, changes and ends, and what the agent does next. Pure.
+"""Decides what the agent does next: which handlers it runs, and what it approves. Pure.
 
 Each instruction is one action, so that its result is on disk before the agent decides the next one.
 """
@@ -8,31 +8,25 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.agent.changes import has_started
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import LEADER, NEVER, STOP, choose_rule, notice_of, subtract
+from forewarn.agent.policy import LEADER, NEVER, SELF, STOP, subtract
 from forewarn.agent.state import (
     BEGUN,
-    CAME_BACK,
-    CANCELLED,
     FAILED,
-    OVER,
+    POSTPONED,
     PREPARED,
-    PREPARING,
     SKIPPED,
     TO_DO,
     UNDONE,
     HandlerStep,
-    new_work,
 )
+from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
-    from forewarn.agent.policy import Rule
     from forewarn.agent.state import EventWork
-    from forewarn.wire.document_reader import ScheduledEvent
 
 
 # --- The next instruction -------------------------------------------------------------------------
@@ -143,9 +137,9 @@ def approval_due_at(work: EventWork) -> datetime | None:
 
 def waits_for_time(work: EventWork) -> bool:
     """Whether something becomes due at a later time, without a change of the document."""
-    if work.done or work.ending or work.is_started:
+    if work.done or work.ending not in ("", POSTPONED) or work.is_started:
         return False
-    if not work.is_begun and due_at(work) is not None:
+    if (work.ending or not work.is_begun) and due_at(work) is not None:
         return True
     return work.rule.approve != NEVER and not work.approved_at and approval_due_at(work) is not None
 
@@ -198,16 +192,30 @@ HAS_STARTED = "the event has started"
 NOT_BEFORE_UNKNOWN = "its NotBefore is unknown"
 NO_PEER_RESPONSE = "no peer has responded yet"
 
+REPEAT_APPROVAL = timedelta(minutes=1)
+"""If an approved event is still scheduled after this time, approve it again: the endpoint may not have accepted it.
+On shared hardware waiting is normal, and a second approval changes nothing."""
+
+
+def is_approved(work: EventWork, now: datetime) -> bool:
+    """Whether the event was approved so recently that it may still start because of that, or starts by itself."""
+    if not work.approved_at:
+        return False
+    not_before = work.event.not_before
+    starts_alone = not_before is not None and now >= not_before
+    return starts_alone or work.approved_at > to_text(subtract(now, REPEAT_APPROVAL))  # as texts: they sort by time
+
 
 def approval_problem(work: EventWork, context: DecisionContext) -> str:
     """Return why the event is not approved now; empty: it can be approved."""
-    rule, event = work.rule, work.event
+    rule = work.rule
     if rule.approve == NEVER:
         return RULE_NEVER_APPROVES
-    if work.approved_at:
+    if is_approved(work, context.now):
         return "it is already approved"
     if work.ending or work.is_started:
-        return HAS_STARTED if work.is_started else "the event is gone"
+        waits = "it is postponed" if work.ending == POSTPONED else "the event is gone"
+        return HAS_STARTED if work.is_started else waits
     if not work.is_prepared:
         return "a handler has failed" if work.has_failed else "it is not prepared yet"
     if context.busy:
@@ -221,8 +229,19 @@ def approval_problem(work: EventWork, context: DecisionContext) -> str:
         return "the endpoint did not accept it; retrying"
     if rule.approve == LEADER:
         return context.leader_problems.get(work.id, NO_PEER_RESPONSE)
-    also = [name for name in event.resources if name != work.me]
+    also = _others(work)
     return f'the event also affects {", ".join(also)}: use approve = "leader"' if also else ""
+
+
+def _others(work: EventWork) -> list[str]:
+    return [name for name in work.event.resources if name != work.me]
+
+
+def withheld_for(work: EventWork, context: DecisionContext) -> list[str]:
+    """Return the other machines of an event that the agent would approve now if the event did not name them."""
+    alone = work._replace(event=work.event._replace(resources=(work.me,)))
+    is_withheld = work.rule.approve == SELF and not work.done and not approval_problem(alone, context)
+    return _others(work) if is_withheld else []
 
 
 # --- Undoing --------------------------------------------------------------------------------------
@@ -286,130 +305,3 @@ def end(work: EventWork, reason: str) -> EventWork:
     known = {step.handler for step in work.steps}
     extra = tuple(HandlerStep(name, PREPARED) for name in work.rule.undo or () if name not in known)
     return work._replace(ending=reason, steps=work.steps + extra)
-
-
-# --- A new document -------------------------------------------------------------------------------
-
-
-JUST_BOOTED_SECONDS = 15 * 60
-"""If the machine booted within this time and the agent finds a started event that it does not know, the event is taken
-as the reason for the boot."""
-
-
-class DocumentContext(NamedTuple):
-    """What else decides about a document."""
-
-    rules: tuple[Rule, ...]
-    listed_as: Callable[[tuple[str, ...]], str | None]
-    """Returns which of the names is this machine's, or None."""
-    now: datetime
-    boot: str
-    uptime_seconds: float
-    is_first: bool
-    """Whether this is the first document, so that the agent may have missed the start of an event."""
-
-
-NEW, STARTED, ENDED, MISSED, RETURNED, RESTARTED = "new", "started", "ended", "missed", "returned", "restarted"
-"""New: a rule matches the event. Ended: the event is over or cancelled. Missed: it started before this machine booted.
-Returned: this machine has restarted because of it. Restarted: this machine has restarted for another reason."""
-
-
-class EventNews(NamedTuple):
-    """Something about an event that the agent logs."""
-
-    event: ScheduledEvent
-    kind: str
-    rule: str = ""
-    """The name of the rule, for NEW."""
-    reason: str = ""
-    """OVER or CANCELLED, for ENDED."""
-
-
-class DocumentDecision(NamedTuple):
-    """What the agent decides when it gets a document."""
-
-    works: dict[str, EventWork]
-    news: list[EventNews]
-    ignored: dict[str, ScheduledEvent]
-    """Events of this machine that no rule matches."""
-
-
-def apply_document(
-    works: Mapping[str, EventWork], events: Iterable[ScheduledEvent], context: DocumentContext
-) -> DocumentDecision:
-    """Decide which work starts, continues and ends, now that the document has these events."""
-    updated: dict[str, EventWork] = {}
-    decision = DocumentDecision(updated, [], {})
-    listed = {event.id: event for event in events}
-    for known in works.values():
-        kept = _continue_work(known, listed.get(known.id), context, decision.news)
-        if kept is not None:
-            updated[known.id] = kept
-    for event in listed.values():
-        me = context.listed_as(event.resources)
-        if event.id in updated or me is None:
-            continue
-        rule = choose_rule(context.rules, event, context.now)
-        if rule is None:
-            decision.ignored[event.id] = event
-            continue
-        work = new_work(event, me, rule, context.boot)
-        if work.is_started and context.is_first and context.uptime_seconds < JUST_BOOTED_SECONDS:
-            updated[event.id] = work._replace(done=True, ending=CAME_BACK)
-            decision.news.append(EventNews(event, MISSED))
-        else:
-            updated[event.id] = work
-            decision.news.append(EventNews(event, NEW, rule=rule.name))
-    return decision
-
-
-def assume_restarts(works: Mapping[str, EventWork], boot: str, now: datetime) -> dict[str, EventWork]:
-    """End the work of events that have probably restarted this machine. For use when the endpoint does not respond.
-
-    If the machine has booted again since an event could have started, the event is taken as the reason. Otherwise the
-    machine would stay prepared until the endpoint responds.
-    """
-    updated = {}
-    for work in works.values():
-        is_back = work.is_begun and not work.ending and work.boot != boot and _may_have_started(work, now)
-        updated[work.id] = end(work, CAME_BACK) if is_back else work
-    return updated
-
-
-def _may_have_started(work: EventWork, now: datetime) -> bool:
-    return work.is_started or bool(work.approved_at) or notice_of(work.event, now) == timedelta(0)
-
-
-def _continue_work(
-    work: EventWork, event: ScheduledEvent | None, context: DocumentContext, news: list[EventNews]
-) -> EventWork | None:
-    """Return the work as it continues; None: nothing is left to do."""
-    boot = context.boot
-    me = None if event is None else context.listed_as(event.resources)
-    if event is None or (me is None and not work.is_started):  # the event is gone, or no longer names this machine
-        # The event may have started and ended between two polls.
-        reason = OVER if _may_have_started(work, context.now) else CANCELLED
-        if reason == OVER and work.rule.undo and not work.steps and not work.done:
-            news.append(EventNews(work.event, ENDED, reason=reason))
-            return end(work, reason)  # nothing was prepared, but the rule's own undo list has handlers to run
-        if work.done or not work.is_begun:
-            news.append(EventNews(work.event, ENDED, reason=reason))
-            return None
-        if work.ending:
-            return work
-        news.append(EventNews(work.event, ENDED, reason=reason))
-        return end(work, reason)
-    if work.is_started and not has_started(event):
-        event = work.event  # an old document: a started event never becomes scheduled again
-    if not work.is_started and has_started(event):
-        news.append(EventNews(event, STARTED))
-    work = work._replace(event=event, me=me or work.me)
-    if work.boot == boot or work.ending or not work.is_begun:
-        return work._replace(boot=boot)
-    if work.is_started:
-        news.append(EventNews(event, RETURNED))
-        return end(work, CAME_BACK)
-    # Something else restarted the machine, so the services that were stopped may run again: prepare again.
-    news.append(EventNews(event, RESTARTED))
-    again = tuple(step._replace(state=PREPARING, run="") if step.state in BEGUN else step for step in work.steps)
-    return work._replace(steps=again, boot=boot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, listed
+from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, SHORT_FREEZE, listed
 from forewarn.core.durations import format_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import nearest
@@ -187,6 +187,8 @@ def _explain_place(config: Config) -> list[str]:
         lines.append(f"State folder: {config.state}.")
     if config.listen is not None:
         lines.append(f"Metrics and health are served at {_listen(config)}.")
+    if config.short_freeze != SHORT_FREEZE:
+        lines.append(f"/readyz returns 503 during a Freeze longer than {format_duration(config.short_freeze)}.")
     return lines
 
 
@@ -243,6 +245,7 @@ def as_json(config: Config) -> dict[str, Any]:
         "vm_name": config.vm_name or None,
         "state": config.state or None,
         "listen": _listen(config),
+        "short_freeze_seconds": config.short_freeze.total_seconds(),
         "rules": [
             {
                 "name": rule.name,

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.changes import ChangeTracker, has_started
 from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.decisions import (
+from forewarn.agent.decisions import DecisionContext, RunHandler, next_instructions, waits_for_time, withheld_for
+from forewarn.agent.document_decisions import (
+    LATER,
     MISSED,
     NEW,
+    RENAMED,
     RESTARTED,
+    RESUMED,
     RETURNED,
     STARTED,
-    DecisionContext,
     DocumentContext,
-    RunHandler,
     apply_document,
     assume_restarts,
-    next_instructions,
-    waits_for_time,
 )
 from forewarn.agent.machine import boot_id, uptime_seconds
 from forewarn.agent.peers.participation import Participation
 from forewarn.agent.runner import Runner, about, pause_after
 from forewarn.agent.state import CANCELLED, DiscardedState, StateFile, WorkStore
 from forewarn.agent.status import describe_ignored, describe_work, ready_reason
-from forewarn.core.durations import to_text
+from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.errors import ForewarnError
 from forewarn.system.logs import get_logger
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from forewarn.agent.decisions import EventNews
+    from forewarn.agent.document_decisions import EventNews
     from forewarn.agent.policy import Config
     from forewarn.agent.runner import HandlerOutcome
     from forewarn.agent.state import EventWork
@@ -164,11 +164,12 @@ class Approver:
     def send(self, work: EventWork) -> None:
         """Send the approval in a thread; return at once."""
         if self._dry_run:
-            _log.info("approval_skipped", "Dry run: the event would be approved now.", **about(work.event))
+            if not work.approved_at:
+                _log.info("approval_skipped", "Dry run: the event would be approved now.", **about(work.event))
             self._record(work)
             return
         self.in_progress.add(work.id)
-        threading.Thread(target=self._send, args=(work.id,), name="approver", daemon=True).start()
+        threading.Thread(target=self._send, args=(work.id, work.event), name="approver", daemon=True).start()
 
     def record(self, event_id: str, problem: str) -> str:
         """Record the result and return the name of its counter."""
@@ -182,7 +183,14 @@ class Approver:
             return "approve failed"
         if work is not None:
             self._record(work)
-            _log.info("event_approved", "Event approved.", **about(work.event))
+            if work.approved_at:
+                _log.info(
+                    "approval_repeated",
+                    "The approved event has not started. Approved it again. Waiting is normal on shared hardware.",
+                    **about(work.event),
+                )
+            else:
+                _log.info("event_approved", "Event approved.", **about(work.event))
         return "approved"
 
     def forget(self, event_id: str) -> None:
@@ -192,15 +200,15 @@ class Approver:
     def _record(self, work: EventWork) -> None:
         self._store.keep(work._replace(approved_at=to_text(self._client.clock.now())))
 
-    def _send(self, event_id: str) -> None:
+    def _send(self, work_id: str, event: ScheduledEvent) -> None:
         problem = ""
         try:
-            self._client.approve(event_id)
+            self._client.approve(event)
         except ForewarnError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - it is retried
             problem = f"{type(error).__name__}: {error}"
-        self._done(event_id, problem)
+        self._done(work_id, problem)
 
 
 # --- The agent ------------------------------------------------------------------------------------
@@ -251,6 +259,8 @@ class Agent:
         self._stopping = False
         self._logged = ""
         self._known_ids: set[str] = set()
+        self._withheld: set[str] = set()
+        """Events that the agent does not approve because they affect other machines. Each is logged once."""
         self.should_restart = False
         """Set when the agent has ended and must be started again, because a handler's thread cannot be stopped."""
         self._boot = boot_id()
@@ -363,7 +373,8 @@ class Agent:
         if not self._store.save_pending():
             return  # start nothing that cannot be recorded
         while True:
-            instructions = next_instructions(self._store.works, self._context())
+            context = self._context()
+            instructions = next_instructions(self._store.works, context)
             runs = any(isinstance(instruction, RunHandler) for instruction in instructions)
             self._peers.report(
                 self._store.works.values(), self._client.clock.now(), busy=runs or bool(self._runner.busy)
@@ -373,6 +384,7 @@ class Agent:
             again = [self._runner.execute(instruction, self._approver.send) for instruction in instructions]
             if not any(again):
                 break
+        self._log_withheld(context)
         self._forget_ended_work()
 
     def _apply_document(self, events: tuple[ScheduledEvent, ...]) -> None:
@@ -386,17 +398,17 @@ class Agent:
             self._boot,
             uptime_seconds(),
             is_first=not self._has_document,
+            timeouts={name: named.timeout for name, named in self._config.handlers.items()},
         )
         decision = apply_document(self._store.works, events, context)
         for news in decision.news:
             _log_news(news)
         for event in decision.ignored.values():
-            if event.id not in self._ignored:
+            if event.key not in self._ignored:
                 _log.info("event_ignored", "No rule matches the event; ignoring it.", **about(event))
         self._ignored = decision.ignored
-        self._others = {
-            event.id: event for event in events if event.id not in decision.works and event.id not in decision.ignored
-        }
+        own = {*decision.ignored, *(work.event.key for work in decision.works.values())}
+        self._others = {event.key: event for event in events if event.key not in own}
         before = self._store.works
         ended = [work.id for work in decision.works.values() if work.ending and not before.get(work.id, work).ending]
         self._store.replace(decision.works)
@@ -405,11 +417,23 @@ class Agent:
         for event_id in ended:
             self._runner.end_early(event_id)
 
+    def _log_withheld(self, context: DecisionContext) -> None:
+        for work in self._store.works.values():
+            if work.id not in self._withheld and (others := withheld_for(work, context)):
+                self._withheld.add(work.id)
+                _log.info(
+                    "approval_withheld",
+                    'The event affects other VMs too, so approve = "self" does not approve it.',
+                    **about(work.event),
+                    others=", ".join(others),
+                )
+
     def _forget_ended_work(self) -> None:
         for event_id in self._known_ids - self._store.works.keys():
             self._peers.forget(event_id)
             self._runner.forget(event_id)
             self._approver.forget(event_id)
+            self._withheld.discard(event_id)
         self._known_ids = set(self._store.works)
 
     def _record_results(self) -> None:
@@ -449,7 +473,7 @@ class Agent:
 
     def _make_snapshot(self) -> dict[str, Any]:
         context, seconds, works = self._context(), real_seconds(), list(self._store.works.values())
-        reason = ready_reason(works, list(self._ignored.values()), context.now, has_rules=bool(self._config.rules))
+        reason = ready_reason(works, list(self._ignored.values()), context.now, self._config)
         endpoint, me = self._client.known
         return {
             "vm": None if me is None else me.name,
@@ -488,6 +512,13 @@ def _log_news(news: EventNews) -> None:
         _log.info("machine_returned", "This machine has restarted because of the event.", **event)
     elif news.kind == RESTARTED:
         _log.info("machine_restarted", "This machine has restarted before the event; preparing again.", **event)
+    elif news.kind == LATER:
+        not_before, restores = to_text_if_any(news.event.not_before, "seconds"), bool(news.reason)
+        _log.info("event_postponed", "Event postponed.", **event, not_before=not_before, restores=restores)
+    elif news.kind == RESUMED:
+        _log.info("restore_stopped", "The postponed event is due before everything is undone; preparing.", **event)
+    elif news.kind == RENAMED:
+        _log.info("event_id_changed", "The endpoint has changed the id of the event.", **event, old_id=news.reason)
     elif news.reason == CANCELLED:
         _log.info("event_cancelled", "Event cancelled.", **event)
     else:

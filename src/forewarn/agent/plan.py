@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.changes import has_started
 from forewarn.agent.decisions import (
     HAS_STARTED,
-    JUST_BOOTED_SECONDS,
     NO_PEER_RESPONSE,
     NOT_BEFORE_UNKNOWN,
     RULE_NEVER_APPROVES,
     ApproveEvent,
     DecisionContext,
-    DocumentContext,
     FinishWork,
     RunHandler,
-    apply_document,
     approval_due_at,
     approval_problem,
     due_at,
@@ -28,6 +25,7 @@ from forewarn.agent.decisions import (
     next_instructions,
     with_outcome,
 )
+from forewarn.agent.document_decisions import JUST_BOOTED_SECONDS, DocumentContext, apply_document
 from forewarn.agent.explain import describe_approval, describe_failure
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import SELF, listed
@@ -86,8 +84,8 @@ def plan(config: Config, event: ScheduledEvent, now: datetime, me: str) -> Agent
     works = apply_document({}, [event], context).works
     if not works:
         return AgentPlan(event, now, me, None, (), None, (), "", tuple(_ignored_reasons(config, event, now, me)))
-    rule = works[event.id].rule
-    leader_problems = {} if config.peers is None else {event.id: _leader_problem(config.peers, event, me)}
+    rule = works[event.key].rule
+    leader_problems = {} if config.peers is None else {event.key: _leader_problem(config.peers, event, me)}
     quick = _simulate(config, works, now, leader_problems, slow=False)
     slow = _simulate(config, works, now, leader_problems, slow=True)
     started = apply_document(quick.works, [event._replace(status="Started", not_before=None)], context).works

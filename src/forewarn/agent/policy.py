@@ -142,6 +142,9 @@ class PeersSettings(NamedTuple):
     """Without a response for this long, a peer is unreachable. A response is fresh for half of it, at most 3 s."""
 
 
+SHORT_FREEZE = timedelta(seconds=10)
+
+
 class Config(NamedTuple):
     """The agent's config."""
 
@@ -151,6 +154,8 @@ class Config(NamedTuple):
     state: str = ""
     listen: tuple[str, int] | None = None
     """Address of the metrics and health server; None: not served."""
+    short_freeze: timedelta = SHORT_FREEZE
+    """During a Freeze of at most this duration, the machine still takes work, unless a rule prepares for it."""
     rules: tuple[Rule, ...] = ()
     handlers: dict[str, NamedHandler] = {}  # noqa: RUF012 - never changed
     peers: PeersSettings | None = None

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.config_file import handler_of
 from forewarn.agent.decisions import ApproveEvent, RunHandler, UpdateWork, limit_seconds, with_outcome
+from forewarn.agent.document_decisions import restored
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.state import CAME_BACK, PREPARING, UNDOING
+from forewarn.agent.state import CAME_BACK, POSTPONED, PREPARING, UNDOING
 from forewarn.core.durations import backoff_seconds
 from forewarn.errors import ForewarnError, HandlerFailed
 from forewarn.system.logs import get_logger
@@ -75,7 +76,9 @@ class HandlerJob:
         folder: Path,
         keep: Callable[[str, int, dict[str, Any]], None],
     ) -> None:
-        self.event: ScheduledEvent = work.event
+        self.work_id = work.id
+        # A handler may store something under the id in prepare, and look for it in undo: show it the first id.
+        self.event: ScheduledEvent = work.event._replace(id=work.first_id or work.event.id)
         self.vm = work.me
         self.handler = work.steps[index].handler
         self.action = action
@@ -92,7 +95,7 @@ class HandlerJob:
 
     def remember(self, **facts: Any) -> None:
         memo = json_copy({**self.memo, **facts})
-        self._save_memo(self.event.id, self.index, memo)
+        self._save_memo(self.work_id, self.index, memo)
         self.memo = json_copy(memo)
 
     def info(self, text: str, **fields: Any) -> None:
@@ -152,7 +155,7 @@ class HandlerThreads:
     def end_early(self, event_id: str) -> None:
         """Ask handlers that prepare for this event to stop waiting."""
         for job in list(self._jobs.values()):
-            if job is not None and job.event.id == event_id and job.action == PREPARE:
+            if job is not None and job.work_id == event_id and job.action == PREPARE:
                 job.end_early()
 
     def fail_overdue(self) -> bool:
@@ -170,7 +173,7 @@ class HandlerThreads:
                     action=job.action,
                 )
                 self._stuck = True
-                self._done(HandlerOutcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
+                self._done(HandlerOutcome(job.work_id, job.index, job.handler, job.action, problem, job.seconds()))
         return self._stuck
 
     def stop(self, seconds: float) -> None:
@@ -194,7 +197,7 @@ class HandlerThreads:
         except BaseException as error:  # noqa: BLE001 - a user's handler: any exception is a failure
             problem = f"{type(error).__name__}: {error}{_where(error)}"
         if not job.is_abandoned:
-            self._done(HandlerOutcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
+            self._done(HandlerOutcome(job.work_id, job.index, job.handler, job.action, problem, job.seconds()))
 
 
 def _where(error: BaseException) -> str:
@@ -368,6 +371,9 @@ class Runner:
 
     def _finish(self, work: EventWork) -> bool:
         _log.info("work_undone", "Everything prepared for the event is undone.", **about(work.event))
+        if work.ending == POSTPONED:
+            self.forget(work.id)
+            return self._store.keep(restored(work))
         if (
             work.ending == CAME_BACK
         ):  # the event is still in the document: keep the work, so that it is not prepared again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import suppress
@@ -15,7 +14,7 @@ from forewarn.agent.policy import Rule
 from forewarn.errors import ForewarnError, NotPermitted, StateInUse, UnreadableDocument
 from forewarn.system.files import write_atomically
 from forewarn.system.logs import get_logger
-from forewarn.wire.document_reader import ScheduledEvent, read_event_leniently
+from forewarn.wire.document_reader import ScheduledEvent, id_key, read_event_leniently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,8 +39,9 @@ TO_DO, PREPARING, PREPARED, FAILED, SKIPPED, UNDOING, UNDONE = (
 BEGUN = frozenset((PREPARING, PREPARED, FAILED, UNDOING))
 """In these states a handler may have changed the machine, and has not undone it."""
 
-CANCELLED, OVER, CAME_BACK = "cancelled", "over", "came back"
-"""Why work ends: the event was cancelled, it is over, or it has restarted the machine."""
+CANCELLED, OVER, CAME_BACK, POSTPONED = "cancelled", "over", "came back", "postponed"
+"""Why work is undone: the event was cancelled, it is over, it has restarted the machine, or it comes much later.
+Postponed work is prepared again."""
 
 
 class HandlerStep(NamedTuple):
@@ -75,10 +75,13 @@ class EventWork(NamedTuple):
     """Why the work is to be undone; empty: it is not."""
     done: bool = False
     """Everything is undone. The work is kept until the event is gone, so that it does not start again."""
+    first_id: str = ""
+    """The event's id when the work began, if the endpoint has changed it since."""
 
     @property
     def id(self) -> str:
-        return self.event.id
+        """The id of this work: the event's first id, in the form for comparing."""
+        return id_key(self.first_id or self.event.id)
 
     @property
     def is_begun(self) -> bool:
@@ -177,6 +180,8 @@ class StateFile:
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error)
             raise NotPermitted(action="write", path=folder, problem=problem, flag="--state") from error
+        import fcntl  # here: Windows has none, and other commands need this module
+
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -10,9 +10,10 @@ from forewarn.agent.state import BEGUN, FAILED, PREPARED, SKIPPED, TO_DO, UNDOIN
 from forewarn.core.durations import format_duration, to_text_if_any
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from forewarn.agent.decisions import DecisionContext
+    from forewarn.agent.policy import Config
     from forewarn.agent.state import EventWork
     from forewarn.wire.document_reader import ScheduledEvent
 
@@ -34,15 +35,22 @@ def phase_of(work: EventWork) -> str:
     return "preparing" if work.is_begun else "waiting"
 
 
-def blocks_new_work(work: EventWork, now: datetime) -> bool:
+def is_short_freeze(event: ScheduledEvent, short_freeze: timedelta) -> bool:
+    """Whether the event is a Freeze that clients hardly notice. A longer one may interrupt the network."""
+    seconds = event.duration_seconds
+    is_short = seconds is not None and 0 <= seconds <= short_freeze.total_seconds()
+    return is_short and event.type.casefold() == "freeze"
+
+
+def blocks_new_work(work: EventWork, now: datetime, short_freeze: timedelta) -> bool:
     """Whether the machine should get no new work: it is being prepared, affected or restored.
 
-    A Freeze without handlers does not count: connections survive it.
+    A Freeze without handlers counts only while it is started, and only if it is not short.
     """
     if work.done or work.is_begun:
         return not work.done
     if not work.steps and work.event.type.casefold() == "freeze":
-        return False
+        return work.is_started and not is_short_freeze(work.event, short_freeze)
     due = due_at(work)
     return work.is_started or due is None or now >= due
 
@@ -127,13 +135,13 @@ def next_action(work: EventWork, context: DecisionContext) -> tuple[str, datetim
     return "waits for the start of the event", work.event.not_before
 
 
-def ready_reason(works: list[EventWork], ignored: list[ScheduledEvent], now: datetime, *, has_rules: bool) -> str:
+def ready_reason(works: list[EventWork], ignored: list[ScheduledEvent], now: datetime, config: Config) -> str:
     """Return why the machine should get no new work; empty: it can."""
     for work in works:
-        if blocks_new_work(work, now):
-            return f"{work.event.type} {work.id}: {phase_of(work)}"
+        if blocks_new_work(work, now, config.short_freeze):
+            return f"{work.event.type} {work.event.id}: {phase_of(work)}"
     for event in ignored:
-        # Without rules, any event counts. With rules, only a started event that stops the machine does.
-        if not has_rules or (has_started(event) and event.type.casefold() != "freeze"):
+        # Without rules, any event counts. With rules, only a started event that is not a short Freeze does.
+        if not config.rules or (has_started(event) and not is_short_freeze(event, config.short_freeze)):
             return f"{event.type} {event.id}: {event.status.lower()}"
     return ""

@@ -140,8 +140,11 @@ def wrap_tls(connecting: socket.socket, endpoint: EndpointAddress, ca_file: str)
 
 def has_unread_data(connection: EndpointHTTPConnection) -> bool:
     """Whether an idle connection has something to read: its end, or unexpected data."""
+    opened = connection.timed_socket.socket
+    if not hasattr(select, "poll"):  # on Windows
+        return bool(select.select([opened], [], [], 0)[0])
     poll = select.poll()
-    poll.register(connection.timed_socket.socket, select.POLLIN)
+    poll.register(opened, select.POLLIN)
     return bool(poll.poll(0))
 
 

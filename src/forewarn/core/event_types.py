@@ -36,7 +36,12 @@ class EventType(NamedTuple):
 EVENT_TYPES = {
     row.name: row
     for row in (
-        EventType("Freeze", timedelta(minutes=15), "nothing: memory, open files and connections survive", Verb.FREEZE),
+        EventType(
+            "Freeze",
+            timedelta(minutes=15),
+            "nothing: memory and open files survive. The CPU and the network may stop for seconds",
+            Verb.FREEZE,
+        ),
         EventType("Reboot", timedelta(minutes=15), "memory", Verb.REBOOT),
         EventType("Redeploy", timedelta(minutes=10), "memory and ephemeral disks", Verb.REDEPLOY),
         EventType("Preempt", timedelta(seconds=30), "the machine, until there is capacity again", Verb.DEALLOCATE),

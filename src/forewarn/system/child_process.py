@@ -6,7 +6,6 @@ The second file has the exit code.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import suppress
@@ -57,6 +56,8 @@ class ChildProcess:
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        import fcntl  # here: Windows has none, and can still check a policy that names programs
+
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -92,6 +93,8 @@ class ChildProcess:
 
         The lock is a new file that replaces the old one, because a daemon may hold the old lock forever.
         """
+        import fcntl
+
         new = self._lock.with_suffix(".new")
         # A killed parent may have left one. No program has it open, because programs start after the rename.
         new.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ class ScheduledEvent(NamedTuple):
     """An event as a VM receives it. Fields that its api-version does not have are None."""
 
     id: str
-    """In upper case, as Azure writes it."""
+    """As received: an approval must repeat it exactly. Azure writes upper case, mocks write lower case."""
     type: str
     status: str
     resources: tuple[str, ...]
@@ -35,6 +35,11 @@ class ScheduledEvent(NamedTuple):
     """-1: unknown, or without meaning for this type."""
     raw: dict[str, Any]
     """The event exactly as received, unknown fields included."""
+
+    @property
+    def key(self) -> str:
+        """The id for comparing: letter case has no meaning."""
+        return id_key(self.id)
 
     def concerns(self, vm: str) -> bool:
         """Whether the event names this VM. The first preview version put an underscore before names."""
@@ -49,8 +54,12 @@ class EventsDocument(NamedTuple):
 
     def event(self, event_id: str) -> ScheduledEvent | None:
         """Return the event with this id, in any letter case."""
-        normalized_id = event_id.upper()
-        return next((event for event in self.events if event.id == normalized_id), None)
+        return next((event for event in self.events if event.key == id_key(event_id)), None)
+
+
+def id_key(event_id: str) -> str:
+    """Return the form of an event id for comparing."""
+    return event_id.upper()
 
 
 class LenientReadResult(NamedTuple):
@@ -72,12 +81,12 @@ def read_document_leniently(body: bytes | str, known: Iterable[ScheduledEvent] =
     An unreadable event that is in `known` is returned in its known form: it is not gone.
     """
     parsed = _parsed(body)
-    before = {event.id: event for event in known}
+    before = {event.key: event for event in known}
     events, problems = [], []
     for value in _events_of(parsed):
         event, problem = read_event_leniently(value)
         if event is None and isinstance(value, dict):
-            event = before.get(str(value.get("EventId")).upper())
+            event = before.get(id_key(str(value.get("EventId"))))
         if event is not None:
             events.append(event)
         if problem:
@@ -157,7 +166,7 @@ def read_event(event: dict[str, Any]) -> ScheduledEvent:
     if not isinstance(resources, list):
         raise UnreadableDocument(problem="Resources is not a list")
     return ScheduledEvent(
-        id=_text(event, "EventId", min_length=1).upper(),
+        id=_text(event, "EventId", min_length=1),
         type=_text(event, "EventType"),
         status=_text(event, "EventStatus"),
         resources=tuple(map(str, resources)),

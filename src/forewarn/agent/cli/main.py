@@ -9,7 +9,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
-from forewarn.errors import BadCommandLine, ForewarnError, exit_code, nearest
+from forewarn.errors import BadCommandLine, ForewarnError, NeedsUnix, exit_code, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,9 @@ COMMANDS = {
     "install": "Write a systemd unit that runs the agent.",
     "bundle": "Write the agent as a single file for Python 3.10 or newer.",
 }
+
+_PORTABLE = ("check", "plan")
+"""Commands that also run on Windows."""
 
 _HELP = """usage: forewarn agent COMMAND [OPTIONS]
 
@@ -96,8 +99,19 @@ def _run(arguments: list[str]) -> int:
         problem = f"There is no {kind} {command!r}.{nearest(command, COMMANDS)}"
         raise BadCommandLine(problem=problem, program="forewarn agent")
     module = import_module(f"forewarn.agent.cli.{command}")
-    code: int = module.run(module.parser().read(arguments[1:]))
+    options = module.parser().read(arguments[1:])
+    if command not in _PORTABLE:
+        _check_system(command)
+    code: int = module.run(options)
     return code
+
+
+def _check_system(command: str) -> None:
+    """Raise NeedsUnix on Windows. The state folder needs a lock that only a killed agent loses."""
+    try:
+        import fcntl  # noqa: F401
+    except ImportError:
+        raise NeedsUnix(command=command) from None
 
 
 def _print_error(text: str) -> None:

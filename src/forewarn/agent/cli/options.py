@@ -148,7 +148,7 @@ def _resolve(
 def _default_state(environment: Mapping[str, str]) -> ResolvedValue:
     if folders := environment.get(SYSTEMD_STATE_VARIABLE):
         return ResolvedValue(folders.partition(":")[0], SYSTEMD_STATE_VARIABLE)
-    if os.geteuid() == 0:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
         return ResolvedValue(f"/var/lib/{FOLDER_NAME}", "default")
     parent = environment.get("XDG_STATE_HOME", "")
     if not parent.startswith("/"):  # the XDG specification says to ignore relative paths

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.decisions import approval_due_at
+from forewarn.agent.decisions import approval_due_at, is_approved
 from forewarn.agent.policy import LEADER
+from forewarn.agent.state import POSTPONED
 from forewarn.agent.status import phase_of
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class Participation:
                 state = _STATES[phase_of(work)]
                 if state == "failed" and work.is_prepared:  # the rule has on_failure = "approve"
                     state = "ready"
+                if state == "approved" and not is_approved(work, now):
+                    state = "ready"  # the event has not started: the group decides again who approves
+                if work.ending == POSTPONED:
+                    state = "waiting"
                 if busy and state == "ready":
                     state = "preparing"
                 due = approval_due_at(work)
