@@ -51,7 +51,8 @@ static class Client
         { "--timeout", "10" }, // seconds for a response
         { "--repeat", "60" }, // seconds until the same approval again
     };
-    static readonly HttpClient http = new HttpClient(new HttpClientHandler { UseProxy = false, AllowAutoRedirect = false });
+    static readonly HttpClientHandler direct = new HttpClientHandler { UseProxy = false, AllowAutoRedirect = false };
+    static readonly HttpClient http = new HttpClient(direct);
     static readonly CancellationTokenSource stop = new CancellationTokenSource();
     static readonly Stopwatch clock = Stopwatch.StartNew();
     static readonly Dictionary<string, Event> tracked = new Dictionary<string, Event>(); // events of this VM
@@ -79,9 +80,10 @@ static class Client
         }
         if (string.IsNullOrEmpty(options["--endpoint"])) options["--endpoint"] = Azure;
         http.Timeout = Timeout.InfiniteTimeSpan; // each request has its own
-        Console.CancelKeyPress += (_, end) => { end.Cancel = true; stop.Cancel(); };
+        Console.CancelKeyPress += (_, signal) => { signal.Cancel = true; stop.Cancel(); };
 #if NET6_0_OR_GREATER
-        using var terminate = PosixSignalRegistration.Create(PosixSignal.SIGTERM, end => { end.Cancel = true; stop.Cancel(); });
+        Action<PosixSignalContext> end = signal => { signal.Cancel = true; stop.Cancel(); };
+        using var terminate = PosixSignalRegistration.Create(PosixSignal.SIGTERM, end);
 #elif __MonoCS__
         var terminate = new Mono.Unix.UnixSignal(Mono.Unix.Native.Signum.SIGTERM);
         new Thread(() => { terminate.WaitOne(); stop.Cancel(); }) { IsBackground = true }.Start();
@@ -138,7 +140,8 @@ static class Client
                     if ((int)response.StatusCode != 200) found = "status " + (int)response.StatusCode;
                 }
             }
-            catch (Exception error) when (error is HttpRequestException || error is IOException || error is OperationCanceledException)
+            catch (Exception error) when (error is HttpRequestException || error is IOException
+                                          || error is OperationCanceledException)
             {
                 stop.Token.ThrowIfCancellationRequested();
                 found = limit.IsCancellationRequested ? "timeout" : error.GetBaseException().Message;

@@ -190,11 +190,12 @@ func handle(ctx context.Context, events []*event) {
 			say("ended", known, "")
 		}
 	}
-	for id, each := range mine {
-		if known := tracked[id]; known != nil && known.EventStatus == each.EventStatus {
+	for _, each := range events {
+		known := tracked[each.EventId]
+		if mine[each.EventId] != each || (known != nil && known.EventStatus == each.EventStatus) {
 			continue
 		}
-		tracked[id] = each
+		tracked[each.EventId] = each
 		switch {
 		case !knownTypes[each.EventType]:
 			say("ignored", each, ": unknown event type")

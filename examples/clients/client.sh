@@ -45,7 +45,7 @@ problem=''   # the last one, so that it is reported once
 curl_id=''
 response=$(mktemp)
 trap 'rm -f "$response"' EXIT
-trap '[ -z "$curl_id" ] || kill "$curl_id"; exit 0' INT TERM
+trap '[ -z "$curl_id" ] || kill "$curl_id" 2>/dev/null; exit 0' INT TERM
 
 # request METHOD PATH [CURL-OPTION...]: set `body` if the status is 200. After any failure the next poll retries.
 request() {
@@ -156,7 +156,7 @@ approve() {
     fi
   done <<EOF
 $(printf '%s\n' "$tracked" | jq -c --argjson before "$(($(date +%s) - repeat))" \
-    '.[] | select(.ready and .EventStatus == "Scheduled" and (.sent // 0) <= $before)')
+    '.[] | select(.ready and .EventStatus == "Scheduled" and (.sent // 0) < $before)')
 EOF
 }
 
