@@ -20,7 +20,7 @@ EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 KNOWN_TYPES = {"Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"}
 FIRST_TIMEOUT = 130  # on Azure, the response to the first GET can take two minutes
-OLDER_SECONDS = 10  # a document with a lower incarnation is old, or counts anew: then it stays
+OLDER_SECONDS = 10  # a lower incarnation that stays this long is a new count; before, it may be an old document
 
 
 class Client:
@@ -161,7 +161,10 @@ def main():
     parser.add_argument("--repeat", type=float, default=60, help="seconds until the same approval again (default: 60)")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    Client(parser.parse_args()).run()
+    options = parser.parse_args()
+    if not options.endpoint.startswith("http://"):
+        parser.error(f"--endpoint {options.endpoint}: write http://HOST or http://HOST:PORT")
+    Client(options).run()
 
 
 if __name__ == "__main__":
