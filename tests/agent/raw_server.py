@@ -111,7 +111,7 @@ def most_in_a_second(moments: Sequence[float]) -> int:
 class RawServer:
     """Each request gets the next of its deeds; when there is none left, the last again."""
 
-    def __init__(self, *deeds: bytes | Callable[[socket.socket], object]) -> None:
+    def __init__(self, *deeds: bytes | Callable[[socket.socket], object], port: int = 0) -> None:
         self._deeds = list(deeds)
         self._guard = threading.Lock()
         self.asked: list[Asked] = []
@@ -119,7 +119,7 @@ class RawServer:
         """Released for each request that has come."""
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self.endpoint = EndpointAddress("http", "127.0.0.1", self.port, "test")
         self.url = self.endpoint.url

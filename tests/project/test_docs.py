@@ -152,7 +152,7 @@ def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
 
 
 def test_no_link_between_pages_is_broken() -> None:
-    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     links = [
         (page, number, part.partition(")")[0].partition("#")[0])
         for page in pages
