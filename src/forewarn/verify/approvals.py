@@ -65,7 +65,7 @@ def approval_accepted(session: Session) -> None:
     _expect_accepted(session.approve(session.unapproved_event()))
 
 
-@check("approval-empty-response", Mark.DOCUMENTED, "The response to an approval has no body.", Requirement.SCHEDULE)
+@check("approval-empty-response", Mark.OBSERVED, "The response to an approval has no body.", Requirement.SCHEDULE)
 def approval_empty_response(session: Session) -> None:
     response = _post(session, approval(session.approved_event()))
     response.expect(not 200 <= response.status < 300 or not response.body, "no body")
