@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core.durations import format_duration
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES
-from forewarn.core.requests import has_terminate_notice
+from forewarn.core.requests import has_terminate_notice, minimum_notice
 from forewarn.errors import BadOption, ScenarioDoesNotFit
 
 if TYPE_CHECKING:
@@ -163,6 +163,20 @@ class Scenario(NamedTuple):
     def max_duration(self) -> timedelta:
         """The maximum duration of a run that passes."""
         return sum((step.within + (step.wait or timedelta(0)) for step in self.steps), timedelta(0))
+
+    @property
+    def notices(self) -> dict[str, timedelta]:
+        """The shortest notice of each event type that it causes."""
+        found: dict[str, timedelta] = {}
+        for step in self.steps:
+            cause = CAUSES.get("host-update" if step.do == ROLLOUT else step.do)
+            if cause is None or not cause.types:
+                continue
+            event_type = step.options.type or cause.types[0]
+            notice = step.options.notice if step.options.notice is not None else cause.notice
+            notice = minimum_notice(event_type) if notice is None else notice
+            found[event_type] = min(found.get(event_type, notice), notice)
+        return found
 
 
 # --- Runs -----------------------------------------------------------------------------------------
