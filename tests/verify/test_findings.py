@@ -115,6 +115,15 @@ def test_a_failure_without_its_cause_in_the_run_is_a_finding() -> None:
     assert [(outcome.result, outcome.cause) for outcome in outcomes] == [(CheckResult.FAILED, "")]
 
 
+@pytest.mark.parametrize(("name", "result"), [("id changes", "failed"), ("approval ignored", "skipped")])
+def test_an_approved_start_is_enough_to_judge_the_id(name: str, result: str) -> None:
+    with running(DEFECT[name]) as server:
+        command = server.command("schedule", "type", "FOREWARN_EVENT_TYPE")
+        run = run_verify(server.endpoint, "--only", "life/id-unchanged", "--schedule-command", command, "--json")
+    (check,) = json.loads(run.stdout)["checks"]
+    assert (check["result"], run.returncode) == (result, 1)
+
+
 def test_text_json_junit_and_exit_code_agree(tmp_path: Path) -> None:
     file = tmp_path / "verify.xml"
     arguments = ("--only", "discovery/path-*", "--only", "discovery/no-redirect", "--junit", str(file))

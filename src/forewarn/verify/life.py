@@ -252,10 +252,14 @@ def starts_at_not_before(session: Session) -> None:
     Requirement.SCHEDULE,
 )
 def id_unchanged(session: Session) -> None:
-    _expect_one_id(observe_approved(session))
+    all_observed = [observe_approved(session)]
     if session.has(Requirement.TIME):
         with suppress(CheckSkipped):
-            _expect_one_id(observe_until_removed(session))
+            all_observed.append(observe_until_removed(session))
+    for observed in all_observed:
+        _expect_one_id(observed)
+    if all(observed.started is None for observed in all_observed):
+        raise CheckSkipped("no event was seen to start; see life/starts-when-approved")
 
 
 def _expect_one_id(observed: ObservedEvent) -> None:
