@@ -17,7 +17,8 @@ from forewarn.control.auth import ensure_admin_token
 from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
-from forewarn.core.limits import OperatorLimits
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.limits import OperatorLimits, short_notices
 from forewarn.core.webhooks import WebhookRetryPolicy
 from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
@@ -130,12 +131,27 @@ def metadata_limits(values: dict[str, Any]) -> MetadataLimits:
     )
 
 
+def _warn_of_short_notices(values: dict[str, Any]) -> None:
+    """Log a warning if notices are too short for slow polls. A virtual clock waits for its user, so it needs none."""
+    notices = {event_type.name: event_type.min_notice for event_type in EVENT_TYPES.values()}
+    short = short_notices(notices, values["speed"]) if values["clock"] == "system" else None
+    if short is not None:
+        _log.warning(
+            "notices_short",
+            "Clients that poll every 10 seconds or less often can miss these events. Set a lower --speed.",
+            speed=f"{values['speed']:g}",
+            notices=short.text,
+            max_speed=f"{short.max_speed:g}",
+        )
+
+
 class Assembly:
     """A complete service."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         # First the parts that can fail, so that a failed start leaves nothing open.
         self.certificate = read_certificate(values)
+        _warn_of_short_notices(values)
         with ExitStack() as stack:
             listeners = [stack.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
             self._build(values, *listeners)

@@ -123,10 +123,7 @@ class BadScenario(Invalid):
 
 
 class ScenarioDoesNotFit(Invalid):
-    message = (
-        "{problem} To run the scenario with its own fleet: forewarn scenario show {name} --fleet > fleet.toml, then "
-        "forewarn up --fleet fleet.toml --data :memory: --clock virtual"
-    )
+    message = "{problem}{hint}"
 
 
 class BadChangeSet(Invalid):

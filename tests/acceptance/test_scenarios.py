@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,12 +24,13 @@ from forewarn.testing.client import COMMAND, DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+    from subprocess import CompletedProcess
 
     from forewarn.testing import ServiceProcess
 
     Make = Callable[..., ServiceProcess]
 
+ROOT = Path(__file__).parents[2]
 FLEET = """
 [[group]]
 name = "web"
@@ -56,28 +60,77 @@ SLOW = {"vms": ["web-0"], "enable": True, "speed": 0.001}
 """A run that stands still as far as a test is concerned: a virtual second is a quarter of an hour."""
 
 
-def fleet_of(name: str) -> str:
-    shown = subprocess.run(
-        [*COMMAND, "scenario", "show", name, "--fleet"], capture_output=True, text=True, timeout=60, check=True
-    )
-    return shown.stdout
+def own_fleet_commands(name: str) -> list[str]:
+    """The commands of the page that run a scenario with its own fleet, for this scenario."""
+    page = (ROOT / "docs" / "how-to" / "scenarios.md").read_text().partition("\nEach scenario contains a fleet file")[2]
+    blocks = [part.partition("```")[0] for part in page.split("```sh\n")[1:3]]
+    return "".join(blocks).replace("rolling-update", name).splitlines()
+
+
+def run_with_own_fleet(make_service: Make, commands: list[str]) -> tuple[ServiceProcess, CompletedProcess[str]]:
+    """Run the three commands as a user types them, in the current folder. Only the ports are free ones."""
+    show, up, run = commands
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", show], env={**os.environ, "PATH": path}, timeout=60, check=True)
+    assert up.startswith("forewarn up --fleet fleet.toml ")
+    service = make_service(*shlex.split(up)[2:], folder="own", FOREWARN_DATA=":memory:")
+    assert run.startswith("forewarn scenario run ")
+    return service, run_command(service, *shlex.split(run)[1:])
 
 
 @pytest.mark.parametrize("name", library.names())
-def test_every_built_in_scenario_runs_to_its_end(name: str, make_service: Make) -> None:
-    service = make_service("--clock", "virtual", fleet=fleet_of(name))
-    who = ("--group", "workers") if name == "scale-in" else ()
-    played = run_command(service, "scenario", "run", name, "--enable", *who)
+def test_every_built_in_scenario_runs_with_its_own_fleet_as_the_page_says(
+    name: str, make_service: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    service, played = run_with_own_fleet(make_service, own_fleet_commands(name))
     assert (played.returncode, played.stderr) == (0, ""), played.stdout
     title, *steps, verdict = played.stdout.splitlines()
-    (run,) = service.get_json("/v1/runs")["runs"]
-    assert (run["status"], run["scenario"], run["started_by"]) == ("passed", name, "admin")
-    assert title.startswith(run["title"])
-    assert [line[0] for line in steps] == ["✓"] * len(run["steps"])
+    scenario, _ = library.find(name)
+    assert title.startswith(scenario.title)
+    assert [line[0] for line in steps] == ["✓"] * len(scenario.steps)
     assert verdict.startswith(f"Passed: {len(steps)} steps in ")
-    assert service.get_json("/v1/events")["events"] == []
+    assert json.loads(run_command(service, "event", "list", "--json").stdout)["events"] == []
     assert service.stop() == 0
     assert "Traceback" not in service.output
+
+
+def commands_of(refused: CompletedProcess[str]) -> list[str]:
+    """The commands in the message of a refused run."""
+    text = refused.stderr.partition(" stop the service and run these commands: ")[2]
+    return text.strip().replace("then, in another terminal, ", "then ").split(", then ")
+
+
+@pytest.mark.parametrize("name", ["correlated-eviction", "rolling-update", "scale-in", "spot-eviction"])
+def test_the_commands_of_a_refused_run_lead_to_a_run(
+    name: str, make_service: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    service = make_service("--clock", "virtual")  # its fleet is this machine
+    refused = run_command(service, "scenario", "run", name)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "but the fleet has no such VMs." in refused.stderr
+    assert service.stop() == 0
+    commands = commands_of(refused)
+    assert commands == own_fleet_commands(name)
+    _, played = run_with_own_fleet(make_service, commands)
+    assert (played.returncode, played.stderr) == (0, ""), played.stdout
+
+
+def test_the_commands_of_a_refused_run_of_a_file_lead_to_a_run(
+    make_service: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my own.toml").write_text(library.text("scale-in"))
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    refused = run_command(service, "scenario", "run", "my own.toml")
+    assert service.stop() == 0
+    _, played = run_with_own_fleet(make_service, commands_of(refused))
+    assert (played.returncode, played.stderr) == (0, ""), played.stdout
+    Path("my own.toml").write_text(MINE)  # it has no fleet
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    refused = run_command(service, "scenario", "run", "my own.toml")
+    assert refused.stderr.endswith("Choose with --vm: web-0, web-1.\n")
 
 
 def test_on_the_system_clock_only_the_run_is_faster(make_service: Make) -> None:

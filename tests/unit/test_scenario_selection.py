@@ -35,7 +35,7 @@ name = "db"
 
 
 def select(needs: Needs, **asked: object) -> tuple[str, ...]:
-    scenario = Scenario("mine", "t", "", "", needs, "", ())
+    scenario = Scenario("mine", "t", "", "", needs, "[[vm]]", ())
     return select_vms(FLEET, scenario, RunOptions(**asked))  # type: ignore[arg-type]
 
 
@@ -54,6 +54,7 @@ def test_without_names_the_only_possible_choice_is_selected() -> None:
     assert select(Needs(3, priority="spot")) == ("pool_0", "pool_1", "pool_2")
     assert select(Needs(3, terminate_notice=True)) == ("pool_0", "pool_1", "pool_2")
     assert select(Needs(1, "standalone")) == ("db",)
+    assert select(Needs(1, "scale-set", terminate_notice=True)) == ("pool_0",)
     assert select(Needs(2, update_domains=2)) == ("web-0", "web-1", "web-2", "web-3")
 
 

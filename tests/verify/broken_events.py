@@ -47,62 +47,64 @@ class Event:
 class Scope:
     vms: list[str]
     events: list[Event] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+    """Ids of events that were removed."""
     incarnation: int = 0
     enabling_id: str = field(default_factory=new_id)
     last_seen: datetime | None = None
 
 
 class EventModel:
-    """Two groups and one clock. `defect` names the one thing that it does wrong."""
+    """Two groups and one clock. `defects` name the things that it does wrong."""
 
-    def __init__(self, defect: str = "") -> None:
-        self.defect = defect
+    def __init__(self, *defects: str) -> None:
+        self.defects = frozenset(defects)
         self.lock = threading.RLock()
         self.now = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
         self.pool = Scope(["pool_0", "pool_1"])
         self.mail = Scope(["mail"])
 
     def increment(self, scope: Scope, change: str) -> None:
-        if self.defect == f"{change} not counted":
+        if f"{change} not counted" in self.defects:
             return
-        if self.defect == f"{change} counted backwards":
+        if f"{change} counted backwards" in self.defects:
             scope.incarnation -= 1
             return
-        scope.incarnation += 2 if self.defect == f"{change} counted twice" else 1
+        scope.incarnation += 2 if f"{change} counted twice" in self.defects else 1
 
     # --- Actions -------------------------------------------------------------------------------------
 
     def schedule(self, event_type: str) -> bool:
         affected = [self.pool, self.mail] if event_type == "Freeze" else [self.pool]
-        notice = NOTICE[event_type] // 3 if self.defect == "short notice" else NOTICE[event_type]
-        if self.defect == "no notice":
+        notice = NOTICE[event_type] // 3 if "short notice" in self.defects else NOTICE[event_type]
+        if "no notice" in self.defects:
             notice = 1
-        if self.defect == "long notice" and event_type == "Terminate":
+        if "long notice" in self.defects and event_type == "Terminate":
             notice = 1200
         made = [Event(event_type, scope, self.now + timedelta(seconds=notice)) for scope in affected]
         made = [event for event in made if self.is_enabled(event.scope)]
-        if self.defect == "no event appears":
+        if "no event appears" in self.defects:
             return True
         for event in made:
             event.starts_with = made
-            if self.defect == "one event only":
+            if "one event only" in self.defects:
                 event.scope.events.clear()
-            if self.defect == "same id":
+            if "same id" in self.defects:
                 event.event_id = "A123BC45-1234-5678-AB90-ABCDEF123456"
             event.scope.events.append(event)
             self.increment(event.scope, "addition")
-            if self.defect == "all groups count":
+            if "all groups count" in self.defects:
                 self.mail.incarnation += 1
         return True
 
     def is_enabled(self, scope: Scope) -> bool:
-        if self.defect == "notice while disabled":
+        if "notice while disabled" in self.defects:
             return True
         return scope.last_seen is not None and self.now - scope.last_seen <= INACTIVITY_TIMEOUT
 
     def cancel(self, event_id: str) -> bool:
         event = self.find(self.pool, event_id)
-        if event is not None and event.status == "Scheduled" and self.defect != "cancel ignored":
+        if event is not None and event.status == "Scheduled" and "cancel ignored" not in self.defects:
             for each in event.starts_with:
                 each.scope.events.remove(each)
                 self.increment(each.scope, "cancellation")
@@ -110,19 +112,21 @@ class EventModel:
 
     def approve(self, scope: Scope, vm: str, ids: list[str]) -> bool:
         """Approve the events. Return False and approve none if an id is unknown."""
+        if "ended unknown" not in self.defects:
+            ids = [event_id for event_id in ids if event_id.upper() not in scope.ended]
         found = [self.find(scope, event_id) for event_id in ids]
-        if self.defect == "other group may approve" and scope is self.mail:
+        if "other group may approve" in self.defects and scope is self.mail:
             found = [event or self.find(self.pool, event_id) for event, event_id in zip(found, ids, strict=True)]
-        if self.defect == "approved once" and any(event is not None and event.approved for event in found):
+        if "approved once" in self.defects and any(event is not None and event.approved for event in found):
             return False
-        if None in found and self.defect != "known ids approved":
+        if None in found and "known ids approved" not in self.defects:
             return False
-        if self.defect == "approval ignored" or (self.defect == "only the first VM approves" and vm == "pool_1"):
+        if "approval ignored" in self.defects or ("only the first VM approves" in self.defects and vm == "pool_1"):
             return True
         for event in found:
             if event is not None:
                 event.approved = True
-                if self.defect == "approval counts":
+                if "approval counts" in self.defects:
                     event.scope.incarnation += 1
                 self.start_ready()
         return None not in found
@@ -133,19 +137,19 @@ class EventModel:
                 group = list(event.starts_with)
                 if event.type == "Terminate":
                     group = [e for e in scope.events if e.type == event.type and e.not_before == event.not_before]
-                if self.defect == "starts alone":
+                if "starts alone" in self.defects:
                     group = [event]
                 if event.status == "Scheduled" and all(e.approved or self.due(e) for e in group):
                     self.start(event)
 
     def due(self, event: Event) -> bool:
-        early = timedelta(minutes=2) if self.defect == "starts early" else timedelta(0)
-        return self.defect != "never starts" and self.now >= event.not_before - early
+        early = timedelta(minutes=2) if "starts early" in self.defects else timedelta(0)
+        return "never starts" not in self.defects and self.now >= event.not_before - early
 
     def start(self, event: Event) -> None:
         event.status = "Started"
         event.removed_at = self.now + STARTED_FOR
-        if self.defect == "id changes":
+        if "id changes" in self.defects:
             event.event_id = new_id()
         self.increment(event.scope, "start")
 
@@ -156,51 +160,52 @@ class EventModel:
             self.start_ready()
             for scope in (self.pool, self.mail):
                 for event in [e for e in scope.events if e.removed_at is not None and self.now >= e.removed_at]:
-                    if self.defect == "never removed":
+                    if "never removed" in self.defects:
                         continue
-                    if self.defect == "completed" and event.status == "Started":
+                    if "completed" in self.defects and event.status == "Started":
                         event.status, event.removed_at = "Completed", self.now + STARTED_FOR
                         continue
                     scope.events.remove(event)
+                    scope.ended.add(event.event_id)
                     self.increment(scope, "removal")
         return True
 
     # --- Documents ----------------------------------------------------------------------------------
 
     def find(self, scope: Scope, event_id: str) -> Event | None:
-        wanted = event_id if self.defect == "exact ids" else event_id.upper()
+        wanted = event_id if "exact ids" in self.defects else event_id.upper()
         return next((event for event in scope.events if event.event_id == wanted), None)
 
     def record_poll(self, scope: Scope) -> None:
         if (
             scope.last_seen is not None
             and self.now - scope.last_seen > INACTIVITY_TIMEOUT
-            and self.defect != "never disabled"
+            and "never disabled" not in self.defects
         ):
             scope.incarnation, scope.enabling_id = 0, new_id()
-            if self.defect != "notice while disabled":
+            if "notice while disabled" not in self.defects:
                 scope.events.clear()
         scope.last_seen = self.now
 
     def tag(self, scope: Scope) -> str:
-        enabling_id = "" if self.defect == "etag without enabling id" else scope.enabling_id[:8]
+        enabling_id = "" if "etag without enabling id" in self.defects else scope.enabling_id[:8]
         return f'"{enabling_id}.{scope.incarnation}"'
 
     def document(self, scope: Scope, version: str) -> dict[str, Any]:
         events = list(scope.events)
-        if self.defect == "other groups shown" and scope is self.mail:
+        if "other groups shown" in self.defects and scope is self.mail:
             events += self.pool.events
-        gates = {} if self.defect == "types not gated" else SINCE
+        gates = {} if "types not gated" in self.defects else SINCE
         event_as_json = [self.event_as_json(event, version) for event in events if gates.get(event.type, "") <= version]
         return {"DocumentIncarnation": scope.incarnation, "Events": event_as_json}
 
     def event_as_json(self, event: Event, version: str) -> dict[str, Any]:
         description, source, seconds = VALUES[event.type]
         names = [event.scope.vms[-1 if event.type in ("Preempt", "Terminate") else 0]]
-        if self.defect == "resources change" and event.status == "Started":
+        if "resources change" in self.defects and event.status == "Started":
             names = ["pool_7"]
         moved = event.not_before
-        if self.defect == "NotBefore decreases" and self.now >= event.not_before - timedelta(minutes=8):
+        if "NotBefore decreases" in self.defects and self.now >= event.not_before - timedelta(minutes=8):
             moved -= timedelta(minutes=5)
         found: dict[str, Any] = {
             "EventId": event.event_id,

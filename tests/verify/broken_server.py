@@ -29,7 +29,6 @@ BAD_VERSION = (
     "Bad request. api-version is invalid or was not specified in the request. For more information refer to "
     "aka.ms/azureimds"
 )
-MAX_BODY_BYTES = 65_536
 JSON = "application/json; charset=utf-8"
 
 
@@ -44,6 +43,8 @@ class ServerRequest:
     body: bytes = b""
     vm: str = ""
     protocol: str = "HTTP/1.1"
+    slashed: bool = False
+    """Whether the path had a slash at its end."""
 
     def value(self, name: str) -> str:
         return dict(self.query).get(name, "")
@@ -110,6 +111,8 @@ def is_date(text: str) -> bool:
 
 class BrokenService:
     """The service behind all endpoints."""
+
+    max_body_bytes = 65_536
 
     def __init__(self, defect: Defect) -> None:
         self.defect = defect
@@ -272,7 +275,7 @@ class BrokenHandler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = parse_qsl(parts.query, keep_blank_values=True)
         length = int(self.headers.get("Content-Length") or 0)
-        if length > MAX_BODY_BYTES:
+        if length > self.service.max_body_bytes:
             self.send_error(413)
             return
         body = self.rfile.read(length)
@@ -280,7 +283,9 @@ class BrokenHandler(BaseHTTPRequestHandler):
             self._control(parts.path.rpartition("/")[2], dict(query))
             return
         headers = {name.lower(): value.strip() for name, value in self.headers.items()}
-        request = ServerRequest(self.command, parts.path, query, headers, body, self.vm, self.request_version)
+        path = parts.path if parts.path == "/" else parts.path.removesuffix("/")
+        request = ServerRequest(self.command, path, query, headers, body, self.vm, self.request_version)
+        request.slashed = path != parts.path
         self._send(self.service.handle(self.vm, self.scope, request))
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_HEAD = handle_any  # noqa: N815
@@ -332,9 +337,9 @@ class ThreadedServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def running(defect: Defect) -> Iterator[RunningServer]:
+def running(defect: Defect, make_service: type[BrokenService] = BrokenService) -> Iterator[RunningServer]:
     """Run the server with one address per VM."""
-    service = BrokenService(defect)
+    service = make_service(defect)
     servers: list[HTTPServer] = []
     for vm, scope in (("pool_0", service.model.pool), ("pool_1", service.model.pool), ("mail", service.model.mail)):
         members = {"service": service, "vm": vm, "scope": scope, "timeout": defect.slow_seconds}

@@ -156,7 +156,7 @@ def _another_incarnation(value: dict[str, Any]) -> None:
     value["DocumentIncarnation"] += 7
 
 
-def _iso(event: dict[str, Any]) -> None:
+def iso(event: dict[str, Any]) -> None:
     if event["NotBefore"]:
         time = datetime.strptime(event["NotBefore"], "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC)
         event["NotBefore"] = time.isoformat()
@@ -165,6 +165,10 @@ def _iso(event: dict[str, Any]) -> None:
 def _wrong_weekday(event: dict[str, Any]) -> None:
     day, comma, rest = event["NotBefore"].partition(",")
     event["NotBefore"] = f"{'Mon' if day != 'Mon' else 'Tue'}{comma}{rest}" if rest else ""
+
+
+def _cut_weekday(event: dict[str, Any]) -> None:
+    event["NotBefore"] = event["NotBefore"].partition(", ")[2]
 
 
 def _no_weekday(event: dict[str, Any]) -> None:
@@ -267,16 +271,19 @@ DOCUMENT = (
     Defect("no resources", ("document/resources",), response=member("Resources", [])),
     Defect("string instead of an array", ("document/resources",), response=member("Resources", "pool_0")),
     Defect("host names", ("document/resources-contain-vm-name",), response=member("Resources", ["pool000000"])),
-    Defect("ISO date", ("document/not-before-format",), response=events(_iso)),
+    Defect("ISO date", ("document/not-before-format", "document/not-before-weekday"), response=events(iso)),
+    Defect("no weekday", ("document/not-before-weekday",), response=events(_cut_weekday)),
     Defect("wrong weekday", ("document/not-before-weekday",), response=events(_wrong_weekday)),
     Defect(
         "NotBefore after the start",
         ("document/not-before-empty-once-started",),
         response=member("NotBefore", "Sun, 01 Mar 2026 12:15:00 GMT"),
     ),
+    Defect("two lines of description", ("document/description-printable",), response=member("Description", "a\nb")),
     Defect("null description", ("document/description",), response=member("Description", None)),
     Defect("unknown source", ("document/event-source",), response=member("EventSource", "Operator")),
     Defect("duration as text", ("document/duration",), response=member("DurationInSeconds", "9")),
+    Defect("duration below -1", ("document/duration",), response=member("DurationInSeconds", -2)),
     Defect("one event only", ("document/several-events",), event_defect="one event only"),
     Defect("same id for all events", ("document/several-events",), event_defect="same id"),
     Defect(
@@ -397,7 +404,7 @@ APPROVALS = (
     Defect("known ids approved", ("requests/approval-unknown-among-known",), event_defect="known ids approved"),
     Defect(
         "body in response to an approval",
-        ("requests/approval-accepted",),
+        ("requests/approval-empty-response",),
         response=respond_instead(_is_post, 200, b"{}"),
     ),
     Defect("204 for an approval", ("requests/approval-accepted",), response=respond_instead(_is_post, 204, b"")),
@@ -411,6 +418,7 @@ APPROVALS = (
         ("requests/approval-of-several",),
         response=respond_instead(lambda request: request.body.count(b"EventId") > 1, 400),
     ),
+    Defect("ended events unknown", ("requests/approval-after-end",), event_defect="ended unknown"),
     Defect("case-sensitive ids", ("requests/approval-id-any-case",), event_defect="exact ids"),
     Defect(
         "stale incarnation rejected",
@@ -598,7 +606,7 @@ REQUESTS = (
     ),
     Defect(
         "errors as text",
-        ("requests/error-format", "requests/unknown-path"),
+        ("requests/error-format",),
         response=lambda _, found: setattr(found, "body", b"No.") if found.status >= 400 else None,
     ),
     Defect(
@@ -688,6 +696,7 @@ SCOPE = (
     Defect("only the first VM approves", ("scope/same-group-can-approve",), event_defect="only the first VM approves"),
     Defect("other groups shown", ("scope/other-group-sees-nothing",), event_defect="other groups shown"),
     Defect("other group may approve", ("scope/other-group-cannot-approve",), event_defect="other group may approve"),
+    Defect("names of another group", ("scope/resources-of-own-group",), response=member("Resources", ["mail"])),
     Defect("all groups count", ("scope/incarnation-per-group",), event_defect="all groups count"),
 )
 
@@ -784,6 +793,16 @@ DISCOVERY = (
         "case-sensitive path",
         ("discovery/path-camel-case", "discovery/path-any-case"),
         response=respond_instead(lambda request: request.path != request.path.lower(), 404),
+    ),
+    Defect(
+        "slash at the end rejected",
+        ("discovery/trailing-slash",),
+        response=respond_instead(lambda request: request.slashed, 404),
+    ),
+    Defect(
+        "slash at the end of an instance path rejected",
+        ("discovery/trailing-slash",),
+        response=respond_instead(lambda request: request.slashed and "instance" in request.path, 404),
     ),
     Defect(
         "only one host",

@@ -124,7 +124,7 @@ def test_marks_select_checks(correct: RunningServer) -> None:
 def test_json_has_counts_and_details(correct: RunningServer) -> None:
     run = run_verify(correct.endpoint, "--only", "requests/head-rejected", "--json")
     found = json.loads(run.stdout)
-    assert found["counts"] == {"passed": 1, "failed": 0, "skipped": 0}
+    assert found["counts"] == {"passed": 1, "failed": 0, "consequence": 0, "skipped": 0}
     (check,) = found["checks"]
     assert (check["section"], check["mark"], check["result"]) == (3, "documented", "passed")
 
@@ -133,15 +133,15 @@ def test_junit_is_valid_xml_whatever_the_server_sends(tmp_path: Path) -> None:
     file = tmp_path / "verify.xml"
     with running(INVALID_TEXT) as server:
         run = run_verify(
-            server.endpoint, "--only", "requests/unknown-path", "--only", "life/event-appears", "--junit", str(file)
+            server.endpoint, "--only", "requests/error-format", "--only", "life/event-appears", "--junit", str(file)
         )
     assert run.returncode == 1
     assert "\x1b" not in run.stdout
     suites = ET.fromstring(file.read_bytes())  # noqa: S314 - written by the program under test
     assert (suites.get("tests"), suites.get("failures"), suites.get("skipped")) == ("2", "1", "1")
-    failure = suites.find(".//testcase[@name='requests/unknown-path']/failure")
+    failure = suites.find(".//testcase[@name='requests/error-format']/failure")
     assert failure is not None
-    assert 'expected: 404 with a body like {"error": "…"}' in (failure.text or "")
+    assert 'expected: application/json with exactly the member "error"' in (failure.text or "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

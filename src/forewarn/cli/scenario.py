@@ -15,6 +15,7 @@ from rich.table import Table
 
 from forewarn.cli.output import console, names, print_facts, print_json, print_table, service_command
 from forewarn.core.durations import format_duration, format_seconds, from_text
+from forewarn.core.limits import short_notices
 from forewarn.errors import Conflict, UnreadableFile
 from forewarn.scenarios import library
 from forewarn.scenarios.shapes import ScenarioShape
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forewarn.cli.client import ControlClient
+    from forewarn.core.scenarios import Scenario
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -149,10 +151,22 @@ def run(scenario: str, vms: tuple[str, ...], client: ControlClient, as_json: boo
     else:
         body["scenario"] = scenario
     started = client.post("runs", body=body)
+    if options["speed"] and not options["seen_by"]:
+        _warn_of_short_notices(library.find(scenario)[0], options["speed"], client.get("clock")["speed"])
     ended = watch_run(client, started["id"], quiet=as_json)
     if as_json:
         print_json(ended)
     sys.exit(0 if ended["status"] == "passed" else 1)
+
+
+def _warn_of_short_notices(scenario: Scenario, speed: float, service_speed: float) -> None:
+    short = short_notices(scenario.notices, speed * service_speed)
+    if short is not None:
+        click.echo(
+            f"forewarn: at this speed the notices are short: {short.text}. Clients that poll every 10 seconds or less "
+            f"often can miss the events. Use --speed {short.max_speed / service_speed:g} or lower.",
+            err=True,
+        )
 
 
 @command.command()

@@ -14,7 +14,7 @@ from forewarn.core.durations import parse_duration
 from forewarn.errors import BadOption, Invalid, NotPermitted
 from forewarn.verify.check import SECTIONS, Mark
 from forewarn.verify.endpoint import TargetEndpoint
-from forewarn.verify.runner import CheckOutcome, CheckResult, as_junit, counts, describe, run, select_checks
+from forewarn.verify.runner import CheckOutcome, CheckResult, as_junit, counts, describe, explain, run, select_checks
 from forewarn.verify.runner import as_json as run_as_json
 from forewarn.verify.session import HookCommands, Session
 
@@ -109,6 +109,7 @@ def command(
         _collect(run(checks, session), outcomes, quiet=as_json)
     except KeyboardInterrupt:
         interrupted = True
+    outcomes = explain(outcomes)
     if as_json:
         print_json(run_as_json(url, outcomes))
     else:
@@ -185,26 +186,35 @@ def _print_outcomes(outcomes: list[CheckOutcome]) -> None:
         inside = [outcome for outcome in outcomes if outcome.check.section == section]
         if inside:
             click.echo(f"\n{section}. {title}")
-            rows = ((outcome.check.name, outcome.check.mark, outcome.result, outcome.reason) for outcome in inside)
+            rows = (
+                (outcome.check.name, outcome.check.mark, outcome.result, outcome.reason or outcome.cause)
+                for outcome in inside
+            )
             print_table(("check", "mark", "result", "reason"), rows, "")
         for outcome in inside:
             if outcome.result is CheckResult.FAILED:
-                _print_failure(outcome)
+                _print_failure(outcome, [other.check.name for other in outcomes if other.cause == outcome.check.name])
     found = counts(outcomes)
-    click.echo(f"\n{', '.join(f'{count} {result}' for result, count in found.items())}.")
+    consequences = found[CheckResult.CONSEQUENCE]
+    click.echo(
+        f"\n{found[CheckResult.PASSED]} passed, {found[CheckResult.FAILED]} failed"
+        + (f" with {consequences} consequence{'s' if consequences != 1 else ''}" if consequences else "")
+        + f", {found[CheckResult.SKIPPED]} skipped."
+    )
     if outcomes and not found[CheckResult.PASSED] and not found[CheckResult.FAILED]:
         click.echo("No check could run. The reasons above show what each check needs.")
 
 
-def _print_failure(outcome: CheckOutcome) -> None:
+def _print_failure(outcome: CheckOutcome, consequences: list[str]) -> None:
     lines = {
         "rule": outcome.check.rule,
         "request": outcome.request,
         "expected": outcome.expected,
         "actual": outcome.actual,
+        "consequences": ", ".join(consequences),
     }
     console().print(f"\n{outcome.check.name} ({outcome.check.mark})")
     for name, text in lines.items():
         if text:
             printable = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-            console().print(f"  {name:<8} {printable}")
+            console().print(f"  {name:<12} {printable}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.core.durations import format_exact_duration
 from forewarn.core.operations import CAUSES
 from forewarn.core.webhooks import AllowedNetworks
 
@@ -43,3 +44,29 @@ class OperatorLimits:
 
     def settle_time(self, cause: str) -> timedelta:
         return self.quicken(self.settle.get(cause, CAUSES[cause].settle))
+
+
+# --- Short notices --------------------------------------------------------------------------------
+
+
+SLOW_POLL = timedelta(seconds=10)
+"""Many clients poll this seldom. They can miss an event with a shorter notice."""
+
+
+class ShortNotices(NamedTuple):
+    """Notices that a speed makes shorter than SLOW_POLL."""
+
+    text: str
+    """Event types, each with its notice: `Terminate 5s, Preempt 0.5s`."""
+    max_speed: float
+    """The highest speed at which no notice is too short."""
+
+
+def short_notices(notices: Mapping[str, timedelta], speed: float) -> ShortNotices | None:
+    """Return which notices are too short for slow polls at this speed; None: none is."""
+    at_speed = {event_type: notice / speed for event_type, notice in notices.items() if notice}
+    short = {event_type: notice for event_type, notice in at_speed.items() if notice < SLOW_POLL}
+    if not short:
+        return None
+    text = ", ".join(f"{event_type} {format_exact_duration(notice)}" for event_type, notice in short.items())
+    return ShortNotices(text, min(notices[event_type] for event_type in short) / SLOW_POLL)

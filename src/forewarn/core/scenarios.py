@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_duration
+from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES
-from forewarn.core.requests import has_terminate_notice
+from forewarn.core.requests import has_terminate_notice, minimum_notice
 from forewarn.errors import BadOption, ScenarioDoesNotFit
 
 if TYPE_CHECKING:
@@ -162,6 +164,20 @@ class Scenario(NamedTuple):
         """The maximum duration of a run that passes."""
         return sum((step.within + (step.wait or timedelta(0)) for step in self.steps), timedelta(0))
 
+    @property
+    def notices(self) -> dict[str, timedelta]:
+        """The shortest notice of each event type that it causes."""
+        found: dict[str, timedelta] = {}
+        for step in self.steps:
+            cause = CAUSES.get("host-update" if step.do == ROLLOUT else step.do)
+            if cause is None or not cause.types:
+                continue
+            event_type = step.options.type or cause.types[0]
+            notice = step.options.notice if step.options.notice is not None else cause.notice
+            notice = minimum_notice(event_type) if notice is None else notice
+            found[event_type] = min(found.get(event_type, notice), notice)
+        return found
+
 
 # --- Runs -----------------------------------------------------------------------------------------
 
@@ -245,35 +261,33 @@ def select_vms(fleet: Fleet, scenario: Scenario, options: RunOptions) -> tuple[s
     if options.vms:
         names = tuple(dict.fromkeys(fleet.vm(name).name for name in options.vms))
         if problem := _problem(fleet, needs, names):
-            raise ScenarioDoesNotFit(problem=_mismatch(scenario, problem), name=scenario.name)
+            raise _mismatch(scenario, problem)
         return names
     if options.group:
         group = fleet.known_group(options.group).name
         names = _select_from(fleet, needs, group)
         if problem := _problem(fleet, needs, names or fleet.members(group)):
-            raise ScenarioDoesNotFit(problem=_mismatch(scenario, f"in {group}, {problem}"), name=scenario.name)
+            raise _mismatch(scenario, f"in {group}, {problem}")
         return names
     return _only_choice(fleet, scenario)
 
 
 def _only_choice(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
-    """Select VMs automatically, if only one choice is possible."""
+    """Select VMs automatically, if only one choice is possible. The VMs of a scale set are interchangeable."""
     needs = scenario.needs
     groups = dict.fromkeys(vm.group for vm in fleet.vms.values())
     groups_that_fit = [group for group in groups if not _problem(fleet, needs, _select_from(fleet, needs, group))]
     if not groups_that_fit:
-        raise ScenarioDoesNotFit(problem=_mismatch(scenario, "the fleet has no such VMs"), name=scenario.name)
+        raise _mismatch(scenario, "the fleet has no such VMs")
     suitable = [name for name in fleet.members(groups_that_fit[0]) if _fits(fleet, needs, name)]
     chosen = _select_from(fleet, needs, groups_that_fit[0])
-    if len(groups_that_fit) == 1 and len(suitable) == len(chosen):
+    if len(groups_that_fit) == 1 and (needs.group == GroupKind.SCALE_SET or len(suitable) == len(chosen)):
         return chosen
     option = f"--group: {_list_names(groups_that_fit)}"
     if needs.vms == 1 and not needs.update_domains:
         fit = [name for group in groups_that_fit for name in fleet.members(group) if _fits(fleet, needs, name)]
         option = f"--vm: {_list_names(fit)}"
-    raise ScenarioDoesNotFit(
-        problem=_mismatch(scenario, f"the fleet has more than one choice. Choose with {option}"), name=scenario.name
-    )
+    raise _mismatch(scenario, f"the fleet has more than one choice. Choose with {option}")
 
 
 def _select_from(fleet: Fleet, needs: Needs, group: str) -> tuple[str, ...]:
@@ -316,8 +330,17 @@ def _vm_problem(fleet: Fleet, needs: Needs, name: str) -> str:
     return ""
 
 
-def _mismatch(scenario: Scenario, problem: str) -> str:
-    return f"{scenario.name} needs {scenario.needs.text()}, but {problem}."
+def _mismatch(scenario: Scenario, problem: str) -> ScenarioDoesNotFit:
+    name = quote(scenario.name)
+    hint = (
+        " To run the scenario with its own fleet, stop the service and run these commands: "
+        f"forewarn scenario show {name} --fleet > fleet.toml, then "
+        "forewarn up --fleet fleet.toml --data :memory: --clock virtual, then, in another terminal, "
+        f"forewarn scenario run {name} --enable"
+    )
+    return ScenarioDoesNotFit(
+        problem=f"{scenario.name} needs {scenario.needs.text()}, but {problem}.", hint=hint if scenario.fleet else ""
+    )
 
 
 def _list_names(names: Iterable[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from forewarn.verify.check import CheckRegistry, Mark, Requirement
+from forewarn.verify.check import CheckRegistry, CheckSkipped, Mark, Requirement
 from forewarn.verify.endpoint import NEWEST, target_for
 from forewarn.verify.exchange import METADATA_TRUE
+from forewarn.verify.observations import observe_approved_end
 from forewarn.verify.refusals import expect_error
 from forewarn.verify.requests import UNKNOWN_ID
 from forewarn.verify.session import approval
@@ -23,7 +24,7 @@ check = CheckRegistry(3, "requests")
 
 
 def _expect_accepted(response: HttpResponse) -> None:
-    response.expect(response.status == 200 and response.body == b"", "200 and an empty body")
+    response.expect(response.status == 200, "200")
 
 
 def _post(session: Session, body: bytes, *headers: tuple[str, str]) -> HttpResponse:
@@ -57,11 +58,17 @@ def approval_unknown_among_known(session: Session) -> None:
 @check(
     "approval-accepted",
     Mark.DOCUMENTED,
-    "An approval of a known id gets 200 and an empty body.",
+    "An approval of a known id gets 200.",
     Requirement.SCHEDULE,
 )
 def approval_accepted(session: Session) -> None:
     _expect_accepted(session.approve(session.unapproved_event()))
+
+
+@check("approval-empty-response", Mark.OBSERVED, "The response to an approval has no body.", Requirement.SCHEDULE)
+def approval_empty_response(session: Session) -> None:
+    response = _post(session, approval(session.approved_event()))
+    response.expect(not 200 <= response.status < 300 or not response.body, "no body")
 
 
 @check(
@@ -90,7 +97,9 @@ def approval_of_several(session: Session) -> None:
 
 @check("approval-id-any-case", Mark.ASSUMED, "An approval may contain the id in any letter case.", Requirement.SCHEDULE)
 def approval_id_any_case(session: Session) -> None:
-    _approve_again(session, lambda event_id: approval(event_id.lower()))
+    if _post(session, approval(UNKNOWN_ID)).status == 200:
+        raise CheckSkipped("the server accepts every id; see requests/approval-unknown-id")
+    _approve_again(session, lambda event_id: approval(event_id.swapcase()))
 
 
 def _approve_with_incarnation(session: Session, *values: Any) -> None:
@@ -156,6 +165,19 @@ def approval_as_json(session: Session) -> None:
 )
 def approval_without_content_type(session: Session) -> None:
     _approve_again(session, approval)
+
+
+@check(
+    "approval-after-end",
+    Mark.ASSUMED,
+    "An approval that is repeated after the end of its event gets 200.",
+    Requirement.SCHEDULE,
+    Requirement.TIME,
+    late=True,
+)
+def approval_after_end(session: Session) -> None:
+    event_id = observe_approved_end(session)
+    _expect_accepted(_post(session, approval(event_id)))
 
 
 @check("approval-unknown-id", Mark.ASSUMED, "An approval of an unknown id gets 400.")

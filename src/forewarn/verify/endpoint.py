@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from forewarn.clock import real_seconds
 from forewarn.errors import BadVerifyURL, EndpointUnreachable
 from forewarn.verify.check import CheckFailed, CheckSkipped
 from forewarn.verify.exchange import METADATA_TRUE, HttpConnection, HttpRequest, HttpResponse
@@ -118,6 +120,17 @@ class TargetEndpoint:
             raise
         self._unanswered = 0
         return self._keep(response)
+
+    def responds(self, seconds: float) -> bool:
+        """Return whether the server still responds. If it did not respond last time, poll for up to this time."""
+        deadline = real_seconds() + seconds
+        while self._unanswered:
+            with suppress(CheckFailed, CheckSkipped):
+                self.request_once(HttpRequest("GET", target_for(NEWEST)))
+            if self._unanswered and real_seconds() >= deadline:
+                return False
+            pause(_RETRY_DELAY_SECONDS)
+        return True
 
     def _keep(self, response: HttpResponse) -> HttpResponse:
         size = sum(len(name) + len(value) for name, value in response.headers)

@@ -20,6 +20,7 @@ from forewarn.verify.session import EVENT_TYPES
 from forewarn.verify.snapshot import SCHEDULED, STARTED, parse_date, read
 
 if TYPE_CHECKING:
+    from forewarn.verify.observations import ObservedEvent
     from forewarn.verify.session import Session
     from forewarn.verify.snapshot import Snapshot
 
@@ -244,9 +245,24 @@ def starts_at_not_before(session: Session) -> None:
     last.response.expect(observed.started is not None, f"{observed.event_id} Started", actual=actual)
 
 
-@check("id-unchanged", Mark.DOCUMENTED, "An event keeps its id from the notice to its removal.", *_TIME)
+@check(
+    "id-unchanged",
+    Mark.DOCUMENTED,
+    "An event keeps its id from the notice to its removal.",
+    Requirement.SCHEDULE,
+)
 def id_unchanged(session: Session) -> None:
-    observed = observe_until_removed(session)
+    all_observed = [observe_approved(session)]
+    if session.has(Requirement.TIME):
+        with suppress(CheckSkipped):
+            all_observed.append(observe_until_removed(session))
+    for observed in all_observed:
+        _expect_one_id(observed)
+    if all(observed.started is None for observed in all_observed):
+        raise CheckSkipped("no event was seen to start; see life/starts-when-approved")
+
+
+def _expect_one_id(observed: ObservedEvent) -> None:
     for earlier, later in pairwise(observed.snapshots):
         if earlier.event(observed.event_id) is None:
             break

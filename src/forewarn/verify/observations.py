@@ -112,6 +112,21 @@ def _observe_approved(session: Session) -> ObservedEvent:
     return observed
 
 
+def observe_approved_end(session: Session) -> str:
+    """Return the id of an event that was approved, and that the server has removed since."""
+    return session.cached("approved end", _observe_approved_end)
+
+
+def _observe_approved_end(session: Session) -> str:
+    session.cancel_scheduled()
+    event_id = session.approved_event()
+    for _ in range(_MAX_STEPS):
+        if session.poll().event(event_id) is None:
+            return event_id
+        session.advance(_STEP_SECONDS, lambda snapshot: snapshot.event(event_id) is None)
+    raise CheckSkipped("the approved event was not removed; see life/removed-when-complete")
+
+
 def observe_cancelled(session: Session) -> ObservedEvent:
     """Observe an event that is cancelled while it is Scheduled."""
     return session.cached("cancelled", _observe_cancelled)
@@ -252,9 +267,10 @@ def each_poll_of_all_versions(session: Session) -> Iterator[dict[str, Snapshot]]
 
 
 def document_responses(session: Session) -> list[tuple[str, HttpResponse]]:
-    """Return every response with a document, with its api-version. Each version and endpoint has at least one."""
+    """Return every response with a document, with its api-version. Poll each version and endpoint at least once."""
     for version in MEMBERS.keys() - {version for version, _ in _document_responses(session.endpoint)}:
-        session.poll(version)
+        with suppress(CheckFailed):  # versions/all-served reports it
+            session.poll(version)
     for endpoint in session.endpoints:
         if not _document_responses(endpoint):
             session.poll(endpoint=endpoint)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from forewarn.verify.check import CheckRegistry, Mark
-from forewarn.verify.endpoint import NEWEST, PATH, target_for
+from forewarn.verify.endpoint import INSTANCE_PATH, NEWEST, PATH, target_for
 from forewarn.verify.exchange import CONNECTION_CLOSE, METADATA_TRUE
 from forewarn.verify.refusals import BAD_VERSION, MISSING_HEADER, UNKNOWN_VERSION, expect_error, is_error_object
 from forewarn.verify.session import approval
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 check = CheckRegistry(3, "requests")
+first_check = CheckRegistry(3, "requests")
+"""The check that runs before all others: without a document, nothing else can be judged."""
 
 UNKNOWN_ID = "12345678-1234-4234-8234-123456789ABC"
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -26,7 +28,7 @@ _BODY = approval(UNKNOWN_ID)
 _MIN_RESPONSES = 2
 
 
-@check("document-served", Mark.DOCUMENTED, "A valid GET gets 200 and the document.")
+@first_check("document-served", Mark.DOCUMENTED, "A valid GET gets 200 and the document.")
 def document_served(session: Session) -> None:
     session.poll()
 
@@ -250,6 +252,22 @@ def path_camel_case(session: Session) -> None:
 @discovery_check("path-any-case", Mark.ASSUMED, "The path matches in any letter case.")
 def path_any_case(session: Session) -> None:
     read(session.endpoint.request(target=target_for(NEWEST, "/Metadata/SCHEDULEDEVENTS")))
+
+
+@discovery_check("trailing-slash", Mark.ASSUMED, "A slash at the end of a path has no effect.")
+def trailing_slash(session: Session) -> None:
+    request = session.endpoint.request
+    read(request(target=target_for(NEWEST, f"{PATH}/")))
+    for target in (
+        "/metadata/versions{}",
+        target_for("2021-02-01", f"{INSTANCE_PATH}{{}}"),
+        target_for("2021-02-01", f"{INSTANCE_PATH}/compute{{}}"),
+    ):
+        plain, slashed = request(target=target.format("")), request(target=target.format("/"))
+        alike = (plain.status, plain.body) == (slashed.status, slashed.body)
+        slashed.expect(alike, f"the same response as without the slash: {plain.summary}")
+    plain, slashed = (request("POST", target_for(NEWEST, f"{PATH}{end}"), METADATA_TRUE, _BODY) for end in ("", "/"))
+    slashed.expect(plain.status == slashed.status, f"{plain.status}, as without the slash")
 
 
 @discovery_check("any-host", Mark.OBSERVED, "The header Host has no effect: clients may use an address from DHCP.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.clock import real_seconds
 from forewarn.errors import NoMatchingCheck, UnknownCheck, nearest
 from forewarn.verify import approvals, document, instance, life, limits, requests, scope, tags, versions
+from forewarn.verify.causes import cause_of
 from forewarn.verify.check import SECTIONS, CheckFailed, CheckSkipped, Mark
 from forewarn.verify.exchange import truncate
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _REGISTRIES = (
+    requests.first_check,
     versions.check,
     document.check,
     tags.check,
@@ -59,6 +61,8 @@ def select_checks(patterns: Iterable[str], marks: Collection[Mark]) -> list[Chec
 class CheckResult(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
+    CONSEQUENCE = "consequence"
+    """Failed or not run, because another check failed."""
     SKIPPED = "skipped"
 
 
@@ -69,18 +73,30 @@ class CheckOutcome(NamedTuple):
     result: CheckResult
     seconds: float
     reason: str = ""
-    """Of a skipped check."""
+    """Why the check did not run."""
+    cause: str = ""
+    """Of a consequence: the name of the check that failed."""
     request: str = ""
     expected: str = ""
     actual: str = ""
     """Of a failed check."""
 
 
+_SILENT = "not run: the server sends no complete response"
+
+
 def run(checks: Iterable[Check], session: Session) -> Iterator[CheckOutcome]:
-    """Run the checks. Yield each outcome as soon as it is known."""
+    """Run the checks. Yield each outcome as soon as it is known. Run no more checks once the server is silent."""
+    silent_since = ""
     try:
         for check in checks:
-            yield _run_one(check, session)
+            if silent_since:
+                yield CheckOutcome(check, CheckResult.CONSEQUENCE, 0.0, reason=_SILENT, cause=silent_since)
+                continue
+            outcome = _run_one(check, session)
+            if outcome.result is CheckResult.FAILED and not session.endpoint.responds(session.reaction_seconds):
+                silent_since = check.name
+            yield outcome
     finally:
         session.close()
 
@@ -114,6 +130,18 @@ def _run_one(check: Check, session: Session) -> CheckOutcome:
             actual=last.summary if last else "",
         )
     return CheckOutcome(check, CheckResult.PASSED, real_seconds() - start)
+
+
+def explain(outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
+    """Return the outcomes of a run. A failure that another failure explains becomes a consequence of it."""
+    found = list(outcomes)
+    failed = {outcome.check.name for outcome in found if outcome.result is CheckResult.FAILED}
+    for index, outcome in enumerate(found):
+        if outcome.result is CheckResult.FAILED and (cause := cause_of(outcome.check.name, failed)):
+            found[index] = outcome._replace(result=CheckResult.CONSEQUENCE, cause=cause)
+        elif outcome.result is CheckResult.CONSEQUENCE:
+            found[index] = outcome._replace(cause=cause_of(outcome.cause, failed) or outcome.cause)
+    return found
 
 
 def counts(outcomes: Iterable[CheckOutcome]) -> dict[CheckResult, int]:
@@ -153,6 +181,7 @@ def as_json(url: str, outcomes: list[CheckOutcome]) -> dict[str, Any]:
                 "result": str(outcome.result),
                 "seconds": round(outcome.seconds, 3),
                 "reason": outcome.reason,
+                "cause": outcome.cause,
                 "request": outcome.request,
                 "expected": outcome.expected,
                 "actual": outcome.actual,
@@ -179,10 +208,12 @@ def as_junit(url: str, outcomes: list[CheckOutcome]) -> bytes:
             case = ET.SubElement(suite, "testcase", attributes)
             if outcome.result is CheckResult.SKIPPED:
                 ET.SubElement(case, "skipped", {"message": _clean(outcome.reason)})
-            if outcome.result is CheckResult.FAILED:
-                failure = ET.SubElement(case, "failure", {"message": _clean(outcome.check.rule)})
+            if outcome.result in (CheckResult.FAILED, CheckResult.CONSEQUENCE):
+                message = f"consequence of {outcome.cause}" if outcome.cause else outcome.check.rule
+                failure = ET.SubElement(case, "failure", {"message": _clean(message), "type": outcome.result})
                 failure.text = _clean(
-                    f"request:  {outcome.request}\nexpected: {outcome.expected}\nactual:   {outcome.actual}"
+                    outcome.reason
+                    or f"request:  {outcome.request}\nexpected: {outcome.expected}\nactual:   {outcome.actual}"
                 )
     content: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return content
@@ -193,7 +224,7 @@ def _totals(name: str, outcomes: list[CheckOutcome]) -> dict[str, str]:
     return {
         "name": _clean(name),
         "tests": str(len(outcomes)),
-        "failures": str(found[CheckResult.FAILED]),
+        "failures": str(found[CheckResult.FAILED] + found[CheckResult.CONSEQUENCE]),
         "skipped": str(found[CheckResult.SKIPPED]),
         "time": f"{sum(outcome.seconds for outcome in outcomes):.3f}",
     }

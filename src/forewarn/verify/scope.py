@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forewarn.verify.check import CheckRegistry, Mark, Requirement
+from forewarn.verify.observations import documents_with_events
 from forewarn.verify.refusals import expect_error
 from forewarn.verify.snapshot import SCHEDULED, STARTED
 
@@ -42,7 +43,7 @@ def same_group_can_approve(session: Session) -> None:
     session.cancel_scheduled()
     _, _, event_id = session.schedule_first_of("Reboot", "Redeploy", "Terminate", "Preempt", "Freeze")
     response = session.approve(event_id, endpoint=_required(session.same_group))
-    response.expect(response.status == 200 and not response.body, "200 and no body for another VM of the group")
+    response.expect(response.status == 200, "200 for another VM of the group")
     snapshot = session.poll_until(lambda snapshot: snapshot.status(event_id) != SCHEDULED)
     expected = f"{event_id} Started, because another VM of the group approved it"
     snapshot.response.expect(snapshot.status(event_id) == STARTED, expected)
@@ -62,6 +63,22 @@ def other_group_sees_nothing(session: Session) -> None:
     for event in snapshot.events:
         expected = f"no event with {session.vm} in Resources"
         snapshot.response.expect(session.vm not in event.get("Resources", []), expected, actual=str(event))
+
+
+@check(
+    "resources-of-own-group",
+    Mark.DOCUMENTED,
+    "Resources names VMs of the group, and no VM of another group.",
+    Requirement.OTHER_GROUP,
+    late=True,
+)
+def resources_of_own_group(session: Session) -> None:
+    name = session.vm_name(_required(session.other_group))
+    documents_with_events(session)
+    for _, snapshot in session.snapshots:
+        for event in snapshot.events:
+            named = [str(each).removeprefix("_") for each in event.get("Resources") or []]
+            snapshot.response.expect(name not in named, f"Resources without {name}", actual=str(event))
 
 
 @check(

@@ -78,15 +78,19 @@ class Session:
     @property
     def vm(self) -> str:
         """The name of the VM that `endpoint` belongs to."""
-        if not self._vm:
-            target = target_for("2021-02-01", f"{INSTANCE_PATH}/compute/name") + "&format=text"
-            response = self.endpoint.request(target=target)
-            valid = response.status == 200 and len(response.body) <= _MAX_NAME_LENGTH
-            name = response.body.decode("utf-8", "replace").strip() if valid else ""
-            self._vm = name if name.isprintable() else ""
-        if not self._vm:
-            raise CheckSkipped("/metadata/instance/compute/name does not return the VM's name; give --vm-name")
+        self._vm = self._vm or self.vm_name(self.endpoint)
         return self._vm
+
+    def vm_name(self, endpoint: TargetEndpoint) -> str:
+        """Return the name of the VM that this endpoint belongs to, as the server knows it."""
+        target = target_for("2021-02-01", f"{INSTANCE_PATH}/compute/name") + "&format=text"
+        response = endpoint.request(target=target)
+        valid = response.status == 200 and len(response.body) <= _MAX_NAME_LENGTH
+        name = response.body.decode("utf-8", "replace").strip() if valid else ""
+        if not name or not name.isprintable():
+            hint = "; give --vm-name" if endpoint is self.endpoint else f" at {endpoint.url}"
+            raise CheckSkipped(f"/metadata/instance/compute/name does not return the VM's name{hint}")
+        return name
 
     @property
     def endpoints(self) -> list[TargetEndpoint]:

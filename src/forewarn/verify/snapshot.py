@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -76,12 +77,15 @@ def read(response: HttpResponse) -> Snapshot:
 
 
 def parse_date(text: object) -> datetime | None:
-    """Parse an RFC 1123 date. Return None if it is not one."""
-    try:
-        found = parsedate_to_datetime(str(text))
-    except (ValueError, OverflowError):  # OverflowError: an absurd time zone offset
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    """Parse an RFC 1123 or ISO 8601 date. Return None if it is neither.
+
+    ISO 8601 is wrong on this wire. It is parsed, so that a wrong format is one failure and the other checks still run.
+    """
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError, OverflowError):  # OverflowError: an absurd time zone offset
+            found = parse(str(text))
+            return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return None
 
 
 def format_date(time: datetime) -> str:
