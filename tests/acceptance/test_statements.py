@@ -1,0 +1,319 @@
+"""Statements of Microsoft's documents that no other test shows (tests/golden/statements.py lists all of them)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from acceptance.causes import (
+    NEWEST,
+    OLDEST,
+    act_on_event,
+    check_document,
+    document,
+    event_ids,
+    events,
+    get,
+    hosts_of_vms,
+    incarnation,
+    request,
+    request_one,
+    scheduled_event,
+    started,
+    statuses,
+)
+from forewarn.testing import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIGRATION = "Virtual machine is being paused because of a memory-preserving Live Migration operation."
+
+FLEET = """
+[[host]]
+name = "one"
+[[host]]
+name = "two"
+[[host]]
+name = "three"
+
+[[group]]
+name = "WestNO"
+kind = "scale-set"
+terminate_notice = "PT5M"
+[[vm]]
+group = "WestNO"
+count = 3
+hosts = ["one"]
+addresses = "127.6.0.1-127.6.0.3"
+
+[[group]]
+name = "spread"
+kind = "availability-set"
+[[vm]]
+group = "spread"
+name = "spread-{n}"
+count = 3
+hosts = ["one", "two", "three"]
+addresses = "127.6.1.1-127.6.1.3"
+
+[[group]]
+name = "classic"
+kind = "cloud-service"
+[[vm]]
+group = "classic"
+name = "FrontEnd"
+count = 2
+addresses = "127.6.2.1-127.6.2.2"
+
+[[group]]
+name = "zonal"
+kind = "scale-set"
+[[vm]]
+group = "zonal"
+name = "zonal_0"
+zone = "1"
+address = "127.6.3.1"
+[[vm]]
+group = "zonal"
+name = "zonal_1"
+zone = "2"
+address = "127.6.3.2"
+
+[[vm]]
+name = "alone"
+address = "127.6.4.1"
+priority = "spot"
+"""
+WEST, SPREAD, CLASSIC, ZONAL, ALONE = "127.6.0.1", "127.6.1.1", "127.6.2.1", "127.6.3.1", "127.6.4.1"
+
+pytestmark = pytest.mark.forewarn(fleet=FLEET)
+
+
+# --- Endpoint and instance metadata ---------------------------------------------------------------------
+
+
+def compute_name(service: Service, address: str) -> bytes:
+    target = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+    return service.request(target=target, source=address).body
+
+
+def test_a_vm_gets_only_its_own_metadata(forewarn: Service) -> None:
+    request(forewarn, "restart", "alone")
+    assert [compute_name(forewarn, address) for address in (WEST, "127.6.0.2", ALONE)] == [
+        *(b"WestNO_0", b"WestNO_1", b"alone")
+    ]
+    assert statuses(forewarn, ALONE) == {"alone": "Scheduled"}
+    assert statuses(forewarn, WEST) == {}
+
+
+def test_a_vm_of_a_cloud_service_can_read_its_name(forewarn: Service) -> None:
+    assert compute_name(forewarn, CLASSIC) == b"FrontEnd_IN_0"
+
+
+# --- The document ---------------------------------------------------------------------------------------
+
+
+def test_a_live_migration_of_two_vms_makes_four_documents(forewarn: Service) -> None:
+    versions = (OLDEST, NEWEST)
+    check_document(forewarn, WEST, 0, [], versions)
+    operation = request_one(forewarn, "live-migration", "WestNO_0", "WestNO_1")
+    not_before = forewarn.now + timedelta(minutes=15)
+    resources = ["WestNO_0", "WestNO_1"]
+    (event_id,) = event_ids(operation).values()
+    event = scheduled_event(event_id, "Freeze", resources, not_before, MIGRATION, "Platform", 5)
+    check_document(forewarn, WEST, 1, [event], versions)
+    forewarn.approve(event_id, source=WEST)
+    check_document(forewarn, WEST, 2, [started(event)], versions)
+    forewarn.advance(minutes=5)
+    check_document(forewarn, WEST, 3, [], versions)
+
+
+def test_the_incarnation_identifies_the_events(forewarn: Service) -> None:
+    """Through the whole life of two operations, the events change if and only if the number does."""
+    seen: dict[int, Any] = {}
+
+    def poll() -> None:
+        for address in (SPREAD, "127.6.1.2"):
+            found = document(forewarn, address)
+            assert seen.setdefault(found["DocumentIncarnation"], found["Events"]) == found["Events"]
+
+    poll()
+    request(forewarn, "restart", "spread-0")
+    poll()
+    forewarn.advance(seconds=90)
+    request(forewarn, "host-update", host="two")
+    for _ in range(30):
+        poll()
+        forewarn.advance(minutes=1)
+    assert [*seen] == [*range(len(seen))], "each change counts one"
+    shown = [*seen.values()]
+    assert all(one != other for one, other in zip(shown, shown[1:], strict=False))
+    assert [[event["EventStatus"] for event in found] for found in (shown[0], shown[2], shown[-1])] == [
+        *([], ["Scheduled", "Scheduled"], [])
+    ]
+
+
+def test_ids_are_unique_across_groups_and_operations(forewarn: Service) -> None:
+    operations = [
+        *request(forewarn, "host-update", host="one"),
+        *request(forewarn, "restart", "spread-1", "alone", "zonal_0", "WestNO_1"),
+    ]
+    ids = [event["id"] for operation in operations for event in operation["events"]]
+    assert len(ids) == len({str(UUID(event_id)) for event_id in ids}) == 6
+
+
+# --- What an event does ---------------------------------------------------------------------------------
+
+
+def test_a_host_update_freezes_a_vm_where_it_is_and_a_migration_moves_it(forewarn: Service) -> None:
+    for cause, asked, stays in (
+        ("host-update", {"host": "two"}, True),
+        ("live-migration", {"vms": ["spread-1"]}, False),
+    ):
+        operation = request_one(forewarn, cause, **asked)
+        assert operation["type"] == "Freeze"
+        act_on_event(forewarn, operation["events"][0]["id"], "approve")
+        forewarn.advance(minutes=10)
+        assert get(forewarn, f"operations/{operation['id']}")["status"] == "done"
+        assert get(forewarn, "vms/spread-1")["state"] == "running"
+        assert (hosts_of_vms(forewarn)["spread-1"] == "two") == stays
+
+
+def test_after_its_event_nothing_happens_to_the_vm(forewarn: Service) -> None:
+    request(forewarn, "redeploy", "spread-0")
+    forewarn.advance(minutes=20)
+    before = (document(forewarn, SPREAD), hosts_of_vms(forewarn), get(forewarn, "history"))
+    assert before[0]["Events"] == []
+    forewarn.advance(timedelta(days=30))
+    assert (document(forewarn, SPREAD), hosts_of_vms(forewarn), get(forewarn, "history")) == before
+
+
+def test_an_evicted_vm_stays_deallocated(forewarn: Service) -> None:
+    request(forewarn, "eviction", "alone")
+    forewarn.advance(timedelta(days=30))
+    assert get(forewarn, "vms/alone")["state"] == "deallocated"
+
+
+# --- Who gets it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
+def test_the_first_request_of_one_vm_enables_its_scale_set(forewarn: Service) -> None:
+    assert request_one(forewarn, "restart", "WestNO_1")["events"] == []
+    forewarn.advance(minutes=20)
+    document(forewarn, WEST)
+    assert len(request_one(forewarn, "restart", "WestNO_1")["events"]) == 1
+    assert statuses(forewarn, WEST) == {"WestNO_1": "Scheduled"}, "at once"
+    assert request_one(forewarn, "restart", "zonal_0")["events"] == [], "no other group"
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "name"), [(CLASSIC, "127.6.2.2", "FrontEnd_IN_0"), (WEST, "127.6.0.3", "WestNO_0")]
+)
+def test_every_vm_of_a_group_gets_and_approves_its_events(forewarn: Service, first: str, other: str, name: str) -> None:
+    (event_id,) = event_ids(request_one(forewarn, "restart", name)).values()
+    for version in (OLDEST, NEWEST):
+        assert document(forewarn, first, version) == document(forewarn, other, version)
+    assert statuses(forewarn, other) == {name: "Scheduled"}
+    assert forewarn.approve(event_id, source=ALONE).status == 400
+    assert forewarn.approve(event_id, source=other).status == 200
+    assert statuses(forewarn, first) == {name: "Started"}
+    assert events(forewarn, ALONE) == []
+
+
+def test_vms_in_different_zones_share_their_document(forewarn: Service) -> None:
+    (event_id,) = event_ids(request_one(forewarn, "restart", "zonal_0")).values()
+    assert statuses(forewarn, "127.6.3.2") == {"zonal_0": "Scheduled"}
+    assert forewarn.approve(event_id, source="127.6.3.2").status == 200
+    assert statuses(forewarn, ZONAL) == {"zonal_0": "Started"}
+
+
+def test_operations_on_three_hosts_are_three_events_that_end_separately(forewarn: Service) -> None:
+    operations = [request_one(forewarn, "host-update", host=host) for host in ("one", "two", "three")]
+    assert statuses(forewarn, SPREAD) == dict.fromkeys(("spread-0", "spread-1", "spread-2"), "Scheduled")
+    act_on_event(forewarn, event_ids(operations[0])["spread"], "cancel")
+    assert statuses(forewarn, SPREAD) == dict.fromkeys(("spread-1", "spread-2"), "Scheduled")
+    forewarn.advance(minutes=15)
+    assert statuses(forewarn, SPREAD) == dict.fromkeys(("spread-1", "spread-2"), "Started")
+
+
+def test_one_operation_on_one_host_is_one_event(forewarn: Service) -> None:
+    operation = request_one(forewarn, "host-update", host="one")
+    request(forewarn, "restart", "WestNO_2")
+    assert statuses(forewarn, WEST) == {"WestNO_0,WestNO_1,WestNO_2": "Scheduled", "WestNO_2": "Scheduled"}
+    act_on_event(forewarn, event_ids(operation)["WestNO"], "cancel")
+    assert statuses(forewarn, WEST) == {"WestNO_2": "Scheduled"}, "for all three VMs at once"
+
+
+# --- Deletions and automatic approval -------------------------------------------------------------------
+
+
+def test_only_deletions_create_a_terminate(forewarn: Service) -> None:
+    for cause in ("restart", "redeploy", "live-migration"):
+        request(forewarn, cause, "WestNO_0")
+    request(forewarn, "host-update", host="one")
+    kinds = [event["EventType"] for event in events(forewarn, WEST)]
+    assert kinds == ["Reboot", "Redeploy", "Freeze", "Freeze"]
+    request(forewarn, "delete", "WestNO_1")
+    assert events(forewarn, WEST)[-1]["EventType"] == "Terminate"
+
+
+def test_a_terminate_cannot_be_postponed(forewarn: Service) -> None:
+    (event_id,) = event_ids(request_one(forewarn, "delete", "WestNO_0")).values()
+    before = document(forewarn, WEST)
+    until = (forewarn.now + timedelta(hours=1)).isoformat()
+    refused = forewarn.control("POST", f"/v1/events/{event_id}/postpone", {"until": until})
+    assert (refused.status, refused.json()["title"]) == (409, "Conflict")
+    assert document(forewarn, WEST) == before
+    forewarn.advance(minutes=5)
+    assert statuses(forewarn, WEST) == {"WestNO_0": "Started"}
+
+
+AUTOMATIC = """
+[[group]]
+name = "set"
+kind = "availability-set"
+auto_approve = ["reboot", "redeploy"]
+[[vm]]
+group = "set"
+name = "set-{n}"
+count = 2
+addresses = "127.6.5.1-127.6.5.2"
+[[group]]
+name = "scale"
+kind = "scale-set"
+auto_approve = ["reboot", "redeploy"]
+[[vm]]
+group = "scale"
+count = 2
+addresses = "127.6.5.3-127.6.5.4"
+[[vm]]
+name = "single"
+auto_approve = ["reboot", "redeploy"]
+address = "127.6.5.5"
+"""
+
+
+@pytest.fixture(scope="module")
+def automatic() -> Iterator[Service]:
+    with Service(AUTOMATIC) as found:
+        yield found
+
+
+@pytest.mark.parametrize("cause", ["restart", "redeploy"])
+@pytest.mark.parametrize(
+    ("name", "address"), [("set-0", "127.6.5.2"), ("scale_0", "127.6.5.4"), ("single", "127.6.5.5")]
+)
+def test_automatic_approval_can_be_set_for_a_vm_a_set_and_a_scale_set(
+    automatic: Service, cause: str, name: str, address: str
+) -> None:
+    before = incarnation(automatic, address)
+    request(automatic, cause, name)
+    assert statuses(automatic, address) == {name: "Started"}
+    assert incarnation(automatic, address) == before + 1, "it was never Scheduled"
+    automatic.advance(minutes=10)
+    assert statuses(automatic, address) == {}
