@@ -26,6 +26,7 @@ from acceptance.causes import (
     statuses,
 )
 from forewarn.testing import Service
+from forewarn.wire.versions import INSTANCE_VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +109,51 @@ def test_a_vm_gets_only_its_own_metadata(forewarn: Service) -> None:
     ]
     assert statuses(forewarn, ALONE) == {"alone": "Scheduled"}
     assert statuses(forewarn, WEST) == {}
+
+
+ELEMENTS = {
+    "2017-04-02": "location name offer osType platformFaultDomain platformUpdateDomain publisher sku version vmId vmSize",
+    "2017-08-01": "placementGroupId resourceGroupName subscriptionId tags",
+    "2017-12-01": "vmScaleSetName zone",
+    "2018-04-02": "plan/name plan/product plan/publisher publicKeys",
+    "2018-10-01": "azEnvironment provider",
+    "2019-02-01": "customData",
+    "2019-03-11": "resourceId",
+    "2019-06-01": "storageProfile/imageReference/id storageProfile/imageReference/offer "
+    "storageProfile/imageReference/publisher storageProfile/imageReference/sku storageProfile/imageReference/version "
+    "storageProfile/osDisk/caching storageProfile/osDisk/createOption storageProfile/osDisk/diffDiskSettings "
+    "storageProfile/osDisk/diskSizeGB storageProfile/osDisk/image storageProfile/osDisk/managedDisk "
+    "storageProfile/osDisk/name storageProfile/osDisk/vhd storageProfile/osDisk/writeAcceleratorEnabled "
+    "storageProfile/dataDisks",
+    "2019-06-04": "tagsList",
+    "2020-06-01": "isHostCompatibilityLayerVm securityProfile/secureBootEnabled securityProfile/virtualTpmEnabled",
+    "2020-07-15": "osProfile/adminUsername osProfile/computerName",
+    "2020-09-01": "licenseType",
+    "2020-10-01": "osProfile/disablePasswordAuthentication",
+    "2020-12-01": "evictionPolicy priority",
+    "2021-01-01": "userData",
+    "2021-02-01": "storageProfile/resourceDisk/size",
+    "2021-03-01": "extendedLocation/name extendedLocation/type virtualMachineScaleSet/id",
+    "2021-10-01": "platformSubFaultDomain",
+    "2021-11-01": "additionalCapabilities/hibernationEnabled securityProfile/encryptionAtHost",
+    "2021-11-15": "host/id hostGroup/id",
+    "2021-12-13": "securityProfile/securityType",
+    "2023-07-01": "storageProfile/imageReference/communityGalleryImageId "
+    "storageProfile/imageReference/sharedGalleryImageId storageProfile/imageReference/exactVersion",
+    "2023-11-15": "physicalZone",
+}
+"""Elements of `compute` on the IMDS page, by the version that introduced them."""
+
+
+@pytest.mark.parametrize("since", ELEMENTS)
+def test_an_element_is_there_from_its_version_on(forewarn: Service, since: str) -> None:
+    for version in INSTANCE_VERSIONS:
+        tree = forewarn.request(target=f"/metadata/instance?api-version={version}", source=WEST).json()
+        for path in ELEMENTS[since].split():
+            node: Any = tree.get("compute", {})
+            for part in path.split("/"):
+                node = node.get(part) if node is not None else None
+            assert (node is not None) == (version >= since), f"{path} at {version}"
 
 
 def test_a_vm_of_a_cloud_service_can_read_its_name(forewarn: Service) -> None:
