@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -112,7 +113,8 @@ def test_a_vm_gets_only_its_own_metadata(forewarn: Service) -> None:
 
 
 ELEMENTS = {
-    "2017-04-02": "location name offer osType platformFaultDomain platformUpdateDomain publisher sku version vmId vmSize",
+    "2017-04-02": "location name offer osType platformFaultDomain platformUpdateDomain publisher sku version vmId "
+    "vmSize",
     "2017-08-01": "placementGroupId resourceGroupName subscriptionId tags",
     "2017-12-01": "vmScaleSetName zone",
     "2018-04-02": "plan/name plan/product plan/publisher publicKeys",
@@ -197,7 +199,7 @@ def test_the_incarnation_identifies_the_events(forewarn: Service) -> None:
         forewarn.advance(minutes=1)
     assert [*seen] == [*range(len(seen))], "each change counts one"
     shown = [*seen.values()]
-    assert all(one != other for one, other in zip(shown, shown[1:], strict=False))
+    assert all(one != other for one, other in pairwise(shown))
     assert [[event["EventStatus"] for event in found] for found in (shown[0], shown[2], shown[-1])] == [
         *([], ["Scheduled", "Scheduled"], [])
     ]

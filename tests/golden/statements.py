@@ -546,7 +546,13 @@ AREAS: dict[str, tuple[Statement, ...]] = {
         _holds("A VM finds the affected VMs in `Resources`.", LINUX, "5.10", UNAPPROVED),
         _holds("GPU VMs in a scale set with one fault domain get only their own events.", LINUX, "5.6"),
         _holds("By default, a scale set is one placement group with at most 100 VMs.", SPOT_SETS, "5.5"),
-        _holds("With several placement groups, a scale set has up to 1,000 VMs.", SPOT_SETS, "5.5"),
+        _holds("A scale set can have several placement groups, and then more than 100 VMs.", SPOT_SETS, "5.5"),
+        _differs(
+            "A scale set with several placement groups has at most 1,000 VMs.",
+            SPOT_SETS,
+            "5.5",
+            "Forewarn sets no limit.",
+        ),
         _holds("Scheduled Events are available in flexible scale sets.", LINUX, "5.4"),
         _holds(
             "Three VMs on three hosts with an update at the same time get three events.",
@@ -1058,7 +1064,7 @@ AREAS: dict[str, tuple[Statement, ...]] = {
             MOCK,
             "4.15",
             SCENARIOS,
-            reading="The scenario has these times. Without a scenario, the notice is the documented minimum, 10 minutes.",
+            reading="The scenario has these times. Otherwise the notice is the documented minimum, 10 minutes.",
         ),
         _holds("Cancelled maintenance disappears after 8 minutes.", MOCK, "4.16", SCENARIOS),
         _holds(
