@@ -22,10 +22,12 @@ from acceptance.causes import (
     incarnation,
     request,
     request_one,
+    rfc1123,
     scheduled_event,
     started,
     statuses,
 )
+from forewarn.core.durations import from_text
 from forewarn.testing import Service
 from forewarn.wire.versions import INSTANCE_VERSIONS
 
@@ -231,6 +233,51 @@ def test_a_host_update_freezes_a_vm_where_it_is_and_a_migration_moves_it(forewar
         assert (hosts_of_vms(forewarn)["spread-1"] == "two") == stays
 
 
+@pytest.mark.parametrize(("duration", "shown"), [("0s", 0), ("unknown", -1), ("9s", 9)])
+def test_a_freeze_can_have_no_interruption_or_an_unknown_one(forewarn: Service, duration: str, shown: int) -> None:
+    request(forewarn, "host-update", host="two", duration=duration)
+    (event,) = events(forewarn, SPREAD)
+    assert (event["EventType"], event["DurationInSeconds"]) == ("Freeze", shown)
+    assert "DurationInSeconds" not in events(forewarn, SPREAD, OLDEST)[0]
+
+
+def test_an_operator_can_set_the_description(forewarn: Service) -> None:
+    text = "Host Server infrastructure is undergoing maintenance."
+    request(forewarn, "host-update", host="two", description=text)
+    assert [event["Description"] for event in events(forewarn, SPREAD)] == [text]
+
+
+def test_a_vm_on_a_degraded_host_is_migrated(forewarn: Service) -> None:
+    request(forewarn, "degraded-hardware", host="two")
+    assert [(event["EventType"], event["Resources"]) for event in events(forewarn, SPREAD)] == [
+        ("Freeze", ["spread-1"])
+    ]
+    forewarn.advance(timedelta(days=7))
+    assert statuses(forewarn, SPREAD) == {"spread-1": "Started"}
+    forewarn.advance(minutes=10)
+    assert get(forewarn, "vms/spread-1")["state"] == "running"
+    assert hosts_of_vms(forewarn)["spread-1"] != "two"
+
+
+def test_a_failed_host_reboots_its_vms_or_redeploys_them_on_request(forewarn: Service) -> None:
+    request(forewarn, "hardware-failure", host="two")
+    request(forewarn, "hardware-failure", host="three", type="Redeploy")
+    found = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(forewarn, SPREAD)]
+    assert found == [("Reboot", ["spread-1"], "Started"), ("Redeploy", ["spread-2"], "Started")]
+
+
+def test_history_has_the_fields_of_the_event(forewarn: Service) -> None:
+    """History is what webhooks and the feed send."""
+    request(forewarn, "live-migration", "spread-1")
+    (event,) = events(forewarn, SPREAD)
+    (row,) = [row for row in get(forewarn, "history")["history"] if row["kind"] == "scheduled"]
+    snapshot = row["snapshot"]
+    assert (snapshot["id"].upper(), snapshot["type"], snapshot["vms"]) == (event["EventId"], "Freeze", ["spread-1"])
+    assert (snapshot["status"], snapshot["description"]) == ("scheduled", event["Description"])
+    assert (snapshot["source"], snapshot["duration_seconds"]) == ("platform", 5)
+    assert rfc1123(from_text(snapshot["not_before"])) == event["NotBefore"]
+
+
 def test_after_its_event_nothing_happens_to_the_vm(forewarn: Service) -> None:
     request(forewarn, "redeploy", "spread-0")
     forewarn.advance(minutes=20)
@@ -244,6 +291,27 @@ def test_an_evicted_vm_stays_deallocated(forewarn: Service) -> None:
     request(forewarn, "eviction", "alone")
     forewarn.advance(timedelta(days=30))
     assert get(forewarn, "vms/alone")["state"] == "deallocated"
+
+
+DELETED_WHEN_EVICTED = """
+[[vm]]
+name = "cheap"
+priority = "spot"
+eviction_policy = "delete"
+address = "127.6.6.1"
+"""
+
+
+@pytest.mark.forewarn(fleet=DELETED_WHEN_EVICTED)
+def test_an_eviction_deletes_a_vm_with_that_policy(forewarn: Service) -> None:
+    request(forewarn, "eviction", "cheap")
+    forewarn.advance(seconds=29)
+    assert [(event["EventType"], event["EventStatus"]) for event in events(forewarn, "127.6.6.1")] == [
+        ("Preempt", "Scheduled")
+    ]
+    forewarn.advance(minutes=2)
+    assert forewarn.control("GET", "/v1/vms/cheap").status == 404
+    assert forewarn.request(source="127.6.6.1").status == 404
 
 
 # --- Who gets it ----------------------------------------------------------------------------------------
@@ -278,6 +346,76 @@ def test_vms_in_different_zones_share_their_document(forewarn: Service) -> None:
     assert statuses(forewarn, "127.6.3.2") == {"zonal_0": "Scheduled"}
     assert forewarn.approve(event_id, source="127.6.3.2").status == 200
     assert statuses(forewarn, ZONAL) == {"zonal_0": "Started"}
+
+
+SETS = """
+[[group]]
+name = "gpu"
+kind = "scale-set"
+fault_domains = 1
+visibility = "own"
+[[vm]]
+group = "gpu"
+count = 2
+addresses = "127.6.7.1-127.6.7.2"
+
+[[group]]
+name = "flex"
+kind = "scale-set"
+mode = "flexible"
+[[vm]]
+group = "flex"
+name = "flex-a"
+address = "127.6.8.1"
+[[vm]]
+group = "flex"
+name = "flex-b"
+address = "127.6.8.2"
+
+[[group]]
+name = "large"
+kind = "scale-set"
+[[vm]]
+group = "large"
+count = 101
+addresses = "127.6.9.0-127.6.9.100"
+"""
+
+
+@pytest.mark.forewarn(fleet=SETS)
+def test_with_own_visibility_a_vm_sees_and_approves_only_its_own_events(forewarn: Service) -> None:
+    (event_id,) = event_ids(request_one(forewarn, "restart", "gpu_0")).values()
+    assert (statuses(forewarn, "127.6.7.1"), statuses(forewarn, "127.6.7.2")) == ({"gpu_0": "Scheduled"}, {})
+    assert events(forewarn, "127.6.7.2", OLDEST) == []
+    assert forewarn.approve(event_id, source="127.6.7.2").status == 400
+    assert forewarn.approve(event_id, source="127.6.7.1").status == 200
+
+
+@pytest.mark.forewarn(fleet=SETS)
+def test_the_vms_of_a_flexible_set_share_their_events(forewarn: Service) -> None:
+    (event_id,) = event_ids(request_one(forewarn, "restart", "flex-a")).values()
+    assert statuses(forewarn, "127.6.8.2") == {"flex-a": "Scheduled"}
+    assert forewarn.approve(event_id, source="127.6.8.2").status == 200
+
+
+@pytest.mark.forewarn(fleet=SETS)
+def test_only_flexible_sets_have_an_id_of_the_set(forewarn: Service) -> None:
+    target = "/metadata/instance/compute/virtualMachineScaleSet/id?api-version=2021-03-01&format=text"
+    assert forewarn.request(target=target, source="127.6.8.1").body.endswith(b"/virtualMachineScaleSets/flex")
+    assert forewarn.request(target=target, source="127.6.9.1").body == b""
+
+
+@pytest.mark.forewarn(fleet=SETS)
+def test_a_placement_group_has_a_hundred_vms(forewarn: Service) -> None:
+    request(forewarn, "restart", "large_0")
+    first, hundredth, next_one = "127.6.9.0", "127.6.9.99", "127.6.9.100"
+    assert [statuses(forewarn, address) for address in (first, hundredth, next_one)] == [
+        *({"large_0": "Scheduled"}, {"large_0": "Scheduled"}, {})
+    ]
+    request(forewarn, "restart", "large_100")
+    assert (statuses(forewarn, first), statuses(forewarn, next_one)) == (
+        *({"large_0": "Scheduled"}, {"large_100": "Scheduled"}),
+    )
 
 
 def test_operations_on_three_hosts_are_three_events_that_end_separately(forewarn: Service) -> None:
@@ -319,6 +457,13 @@ def test_a_terminate_cannot_be_postponed(forewarn: Service) -> None:
     assert document(forewarn, WEST) == before
     forewarn.advance(minutes=5)
     assert statuses(forewarn, WEST) == {"WestNO_0": "Started"}
+
+
+def test_a_spot_set_cannot_have_a_terminate_notice(forewarn: Service) -> None:
+    fleet = FLEET.replace('group = "WestNO"', 'group = "WestNO"\npriority = "spot"')
+    refused = forewarn.control("PUT", "/v1/fleet", fleet.encode())
+    assert refused.status == 400
+    assert "Spot" in refused.json()["detail"]
 
 
 AUTOMATIC = """
