@@ -58,7 +58,7 @@ STATEMENTS_INTRODUCTION = """\
 This page lists the statements of Microsoft's documents about Scheduled Events, in our own words. Each
 row has the page that makes the statement, the rules of the [contract](contract.md), and what shows it:
 a golden request, a golden document, or a test. [Fidelity](fidelity.md) explains the statements that do
-not hold.
+not hold. The Windows page of Scheduled Events makes the same statements as the Linux page.
 
 `script/fidelity` generates this page from `tests/golden/statements.py`. Do not edit it.
 """
@@ -94,6 +94,7 @@ def statements_page() -> str:
     parts = ["# Statements of Microsoft's documents\n", _statement_counts(), STATEMENTS_INTRODUCTION]
     columns: tuple[str, ...] = ("name", "document", "version")
     parts.append(_table("Pages", columns, ((name, f"`{page.path}`", page.version) for name, page in PAGES.items())))
+    parts.append("Paths of pages are below `articles/` in MicrosoftDocs/azure-compute-docs.\n")
     columns = ("statement", "page", "contract", "status", "shown by")
     parts += [_table(area, columns, map(_statement, statements)) for area, statements in AREAS.items()]
     return format_markdown("\n".join(parts).replace("\n### ", "\n## "))

@@ -64,7 +64,7 @@ def test_the_pages_and_rules_of_a_statement_exist() -> None:
     rules = set(re.findall(r'<a id="([0-9.]+)"></a>', contract))
     assert {rule for statement in STATEMENTS for rule in statement.rules} <= rules
     assert all(statement.rules for statement in STATEMENTS)
-    assert {statement.page for statement in STATEMENTS} <= PAGES.keys()
+    assert {statement.page for statement in STATEMENTS} == PAGES.keys()
 
 
 def test_a_statement_that_holds_is_shown_and_another_one_has_a_reason() -> None:
