@@ -293,6 +293,38 @@ def test_an_evicted_vm_stays_deallocated(forewarn: Service) -> None:
     assert get(forewarn, "vms/alone")["state"] == "deallocated"
 
 
+IMAGES = """
+[[group]]
+name = "noticed"
+kind = "scale-set"
+os_image_notice = "PT15M"
+[[vm]]
+group = "noticed"
+count = 2
+addresses = "127.6.10.1-127.6.10.2"
+[[group]]
+name = "silent"
+kind = "scale-set"
+[[vm]]
+group = "silent"
+count = 2
+addresses = "127.6.10.3-127.6.10.4"
+"""
+
+
+@pytest.mark.parametrize("cause", ["reimage", "image-upgrade"])
+@pytest.mark.forewarn(fleet=IMAGES)
+def test_a_new_os_image_has_a_notice_of_fifteen_minutes_if_the_set_enables_it(forewarn: Service, cause: str) -> None:
+    assert request_one(forewarn, cause, "silent_0")["events"] == [], "off by default"
+    request(forewarn, cause, "noticed_0")
+    for version in (OLDEST, NEWEST):
+        (event,) = events(forewarn, "127.6.10.2", version)
+        assert event["NotBefore"] == rfc1123(forewarn.now + timedelta(minutes=15))
+    assert events(forewarn, "127.6.10.3") == []
+    forewarn.advance(minutes=15)
+    assert statuses(forewarn, "127.6.10.2") == {"noticed_0": "Started"}
+
+
 DELETED_WHEN_EVICTED = """
 [[vm]]
 name = "cheap"

@@ -101,6 +101,7 @@ ELEMENT = "acceptance/test_statements.py::test_an_element_is_there_from_its_vers
 VALUES = "unit/test_instance.py::test_values_follow_from_the_vm_and_its_group"
 STATUS_FAULT = "http/test_injected_faults.py::test_a_status_fault_sends_the_response_of_the_wire"
 OWN = "acceptance/test_statements.py"
+OS_IMAGE = f"{OWN}::test_a_new_os_image_has_a_notice_of_fifteen_minutes_if_the_set_enables_it"
 
 NO_ARM = "Forewarn does not serve ARM. Its control API has the operation."
 NO_EVENT_GRID = "Forewarn does not send to Event Grid. It has webhooks and a feed."
@@ -890,11 +891,17 @@ AREAS: dict[str, tuple[Statement, ...]] = {
         ),
     ),
     "Guest OS updates": (
-        _holds("An OS image upgrade of a scale set creates an event.", LINUX, "8.4"),
-        _holds("A reimage of a scale set instance creates an event.", LINUX, "8.4"),
-        _holds("These events are off by default.", LINUX, "8.4"),
-        _holds("`osImageNotificationProfile` enables them.", OVERVIEW, "8.4"),
-        _holds("Their notice is `PT15M`.", OVERVIEW, "8.4"),
+        _holds("An OS image upgrade of a scale set creates an event.", LINUX, "8.4", OS_IMAGE),
+        _holds("A reimage of a scale set instance creates an event.", LINUX, "8.4", OS_IMAGE),
+        _holds("These events are off by default.", LINUX, "8.4", OS_IMAGE),
+        _holds(
+            "`osImageNotificationProfile` enables them.",
+            OVERVIEW,
+            "8.4",
+            OS_IMAGE,
+            reading="In Forewarn, it is the key `os_image_notice` of the scale set.",
+        ),
+        _holds("Their notice is `PT15M`.", OVERVIEW, "8.4", OS_IMAGE),
         _not_applicable(
             "Sizes of the G, M, N and H series have no such events.",
             LINUX,
