@@ -91,7 +91,7 @@ FAILURE = "acceptance/test_causes.py::test_a_failure_is_never_scheduled_it_has_s
 SHARED = (
     "acceptance/test_shared_hosts.py::test_each_group_sees_only_its_own_vms_and_the_start_waits_for_the_last_approval"
 )
-SCENARIOS = "acceptance/test_scenarios.py::test_every_built_in_scenario_runs_to_its_end"
+SCENARIOS = "testing/test_kit.py::test_every_scenario_runs_in_an_empty_fleet"
 EVICTED = "acceptance/test_spot.py::test_an_evicted_vm_is_deallocated_at_the_start_stays_in_the_fleet_and_can_poll"
 MINIMUM = "acceptance/test_notices.py::test_a_notice_below_the_minimum_is_rejected_with_the_minimum"
 SHORTER = "acceptance/test_notices.py::test_an_override_makes_it_shorter_and_is_written_to_history"
@@ -987,7 +987,7 @@ AREAS: dict[str, tuple[Statement, ...]] = {
             "The whole tree has the branches `compute` and `network`.",
             IMDS,
             "6.1",
-            "unit/test_instance.py::test_the_root_is_reached_without_any_part",
+            "unit/test_instance.py::test_every_kind_of_request_gets_its_response",
         ),
         _holds("A path selects a branch.", IMDS, "6.2", "request: instance: branch"),
         _holds("A number selects an element of an array.", IMDS, "6.3", "request: instance: index"),
