@@ -1,4 +1,4 @@
-"""Deletions: notices, the removal of the VM, and deletions with the same NotBefore."""
+"""Deletions: notices, the removal of the VM, and deletions that wait for each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from forewarn.testing import Service, ServiceProcess
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SETS = ("alone", "both", "cancel", "due", "later", "others", "named", "policy", "silent")
+SETS = ("alone", "both", "cancel", "due", "later", "others", "named", "policy", "silent", "timeout")
 """Scale sets with terminate notices, one for each test."""
 TEN = timedelta(minutes=10)
 
@@ -152,7 +152,7 @@ def test_a_deletion_without_notice_cannot_be_requested_twice(service: Service) -
     assert (second.status, second.json().get("title")) == (409, "Conflict")
 
 
-# --- Deletions with the same NotBefore ------------------------------------------------------------------
+# --- Deletions that wait for each other -----------------------------------------------------------------
 
 
 def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Service) -> None:
@@ -163,7 +163,7 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     assert statuses(service, address) == {"both_0": "Scheduled", "both_1": "Scheduled"}
     assert incarnation(service, address) == 2
     words = [wait["text"] for wait in get(service, f"events/{first}/explain")["waits"] if wait["kind"] == "deletion"]
-    assert words == ["deletions with the same NotBefore start together: both_1"]
+    assert words == ["deletions of a scale set wait for each other: both_1"]
     assert service.approve(second, source=address).status == 200
     assert statuses(service, address) == {"both_0": "Started", "both_1": "Started"}
     assert incarnation(service, address) == 4
@@ -188,18 +188,33 @@ def test_an_approved_deletion_starts_when_the_other_reaches_not_before(service: 
     assert statuses(service, member("due", 2)) == {"due_0": "Started", "due_1": "Started"}, "deletion is certain then"
 
 
-def test_deletions_with_another_not_before_or_scale_set_do_not_wait(service: Service) -> None:
+def test_an_approved_deletion_waits_for_pending_ones_with_another_not_before(service: Service) -> None:
+    address = member("later", 2)
+    document(service, address)
     document(service, member("others", 2))
-    (later_id, *_) = delete_two(service, "later")
+    (first_id,) = event_ids(request_one(service, "delete", "later_0")).values()
     request(service, "delete", "others_0")
-    service.advance(timedelta(seconds=1))
-    (third_id,) = event_ids(request_one(service, "delete", "later_2")).values()
-    act_on_event(service, third_id, "approve")
-    found = {"later_0": "Scheduled", "later_1": "Scheduled", "later_2": "Started"}
-    assert statuses(service, member("later", 0)) == found
-    act_on_event(service, later_id, "approve")
-    assert statuses(service, member("later", 0)) == found
+    service.advance(timedelta(minutes=1))
+    (second_id,) = event_ids(request_one(service, "delete", "later_1")).values()
+    assert service.approve(second_id, source=address).status == 200
+    pending = {"later_0": "Scheduled", "later_1": "Scheduled"}
+    assert (statuses(service, address), incarnation(service, address)) == (pending, 2)
+    assert service.approve(first_id, source=address).status == 200
+    assert statuses(service, address) == dict.fromkeys(pending, "Started"), "a deletion in another set does not count"
     assert statuses(service, member("others", 2)) == {"others_0": "Scheduled"}
+
+
+def test_an_approved_deletion_starts_when_an_earlier_one_times_out(service: Service) -> None:
+    address = member("timeout", 2)
+    document(service, address)
+    request(service, "delete", "timeout_0")
+    service.advance(timedelta(minutes=1))
+    (second_id,) = event_ids(request_one(service, "delete", "timeout_1")).values()
+    act_on_event(service, second_id, "approve")
+    service.advance(TEN - timedelta(minutes=1, seconds=1))
+    assert statuses(service, address) == {"timeout_0": "Scheduled", "timeout_1": "Scheduled"}
+    service.advance(timedelta(seconds=1))
+    assert statuses(service, address) == {"timeout_0": "Started", "timeout_1": "Started"}
 
 
 @pytest.mark.forewarn(fleet=scale_set("alone", 0))

@@ -52,8 +52,8 @@ BEHAVIOURS = (
     ),
     Behaviour(
         "deletion",
-        "Terminate with the notice of the scale set, for deletions only. An approved one waits for the others with "
-        "the same NotBefore.",
+        "Terminate with the notice of the scale set, for deletions only. An approved one waits for the other "
+        "pending ones of the set.",
         DOCUMENTED,
         "acceptance/test_deletion.py",
     ),

@@ -340,11 +340,9 @@ class InvariantsMachine(RuleBasedStateMachine):
         siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == event.operation]
         if event.type == "SpotRebalanceRecommendation":
             return False
-        if event.type == "Terminate":  # deletions with the same NotBefore start together
+        if event.type == "Terminate" and self.now < event.not_before:  # deletions of a group wait for each other
             siblings += [
-                other
-                for other in self.engine.live_events()
-                if (other.group, other.type, other.not_before) == (event.group, event.type, event.not_before)
+                other for other in self.engine.live_events() if (other.group, other.type) == (event.group, event.type)
             ]
         return all(sibling.approved_at or self.now >= sibling.not_before for sibling in siblings)
 

@@ -256,7 +256,7 @@ async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
         assert (len(await engine.records.operations(ListFilter(live=False))), engine.live_rollouts()) == (3, [])
 
 
-# --- Deletions with the same NotBefore ------------------------------------------------------------------
+# --- Deletions that wait for each other -----------------------------------------------------------------
 
 DELETIONS = ["delete", "scale-in", "instance-repair"]
 DOINGS = ["approve", "approve", "approve", "approve both", "cancel", "leave"]
@@ -268,7 +268,7 @@ ACTS = st.tuples(st.integers(0, 14), st.sampled_from(DOINGS), st.integers(0, 5))
 @example(second=0, later=0, acts=[(1, "approve", number) for number in range(6)], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "cancel", number) for number in range(1, 6))], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "leave", number) for number in range(1, 6))], notice=10)
-def test_deletions_with_the_same_not_before_start_when_all_are_approved_or_it_is_reached(
+def test_deletions_start_when_all_pending_ones_are_approved_or_not_before_is_reached(
     second: int, later: int, acts: list[tuple[int, str, int]], notice: int
 ) -> None:
     names = [f"vm-{number}" for number in range(6)]
@@ -279,8 +279,19 @@ def test_deletions_with_the_same_not_before_start_when_all_are_approved_or_it_is
         async with running_engine(fleet=fleet) as engine:
             asked: dict[str, Operation] = {}
             not_before: dict[str, datetime] = {}
-            approved, cancelled, left = set[str](), set[str](), set[str]()
+            approved, cancelled, left, started = set[str](), set[str](), set[str](), set[str]()
+
+            async def check(minute: int) -> None:
+                pending = {*asked} - cancelled - left - started
+                pending -= (due := {one for one in pending if START + minute * MINUTE >= not_before[one]})
+                started.update(due, pending if pending <= approved else ())
+                for one in {*asked} - cancelled - left:
+                    operation = await engine.records.operation(asked[one].id)
+                    assert operation is not None
+                    assert (operation.started_at is not None) == (one in started)
+
             for minute in range(16):
+                await check(minute)
                 for number, name in enumerate(names):
                     if minute == (later if number < second else 0):
                         asked[name] = await request_operation(engine, DELETIONS[number % 3], name)
@@ -299,12 +310,7 @@ def test_deletions_with_the_same_not_before_start_when_all_are_approved_or_it_is
                     elif ids:
                         await approve(engine, *ids, by="vm-0", group="set")
                         approved |= chosen
-                    for one in {*asked} - cancelled - left:
-                        operation = await engine.records.operation(asked[one].id)
-                        assert operation is not None
-                        together = {other for other in asked if not_before[other] == not_before[one]} - cancelled - left
-                        due = START + minute * MINUTE >= not_before[one]
-                        assert (operation.started_at is not None) == (due or together <= approved)
+                    await check(minute)
                 await engine.advance(MINUTE)
             await engine.advance(30 * MINUTE)
             assert {*engine.fleet.vms} == cancelled, "at the timeout deletion is certain"

@@ -49,8 +49,8 @@ def approve(
         if after is not event:
             draft.put_event(after)
             history.record_event(draft, now, "approved", by, after)
-            # Deletions with the same NotBefore start together, so advancing one of them advances all.
-            approved[(event.scope, event.not_before) if event.type == TERMINATE else event.id] = event
+            # Deletions of a group wait for each other, so advancing one of them advances all.
+            approved[(event.scope, TERMINATE) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
         _move_with(draft, now, limits, event)
 
@@ -60,10 +60,11 @@ def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event
     coupled = coupled_deletions(draft, event)
     itself = draft.event(event.id)
     together = [*coupled, itself] if itself is not None else coupled
-    if coupled and now < event.not_before and any(other.approved_at is None for other in together):
+    all_approved = all(other.approved_at is not None for other in together)
+    if coupled and now < event.not_before and not all_approved:
         return  # they still wait for each other
     for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
-        advance(draft, now, limits, operation_id, together=bool(coupled))
+        advance(draft, now, limits, operation_id, together=all_approved)
 
 
 def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, reason: str = "") -> Event:

@@ -81,7 +81,7 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
     for event in history.events_of(draft, operation):
         yield _approval(event)
         for other in coupled_deletions(draft, event):
-            text = f"deletions with the same NotBefore start together: {', '.join(other.resources)}"
+            text = f"deletions of a scale set wait for each other: {', '.join(other.resources)}"
             yield Wait("deletion", other.approved_at is not None, until=other.not_before, text=text)
         windows = draft.fleet.group(event.group).windows
         if windowed and windows and event.approved_at is None:

@@ -43,6 +43,7 @@ def advance(
         if _windows_closed(draft, now, operation):
             return _postpone_to_window(draft, now, operation)
         operation = _start(draft, now, limits, operation, events)
+        _start_waiting_deletions(draft, now, limits, events)
     if operation.status is OperationStatus.STARTED and _has_settled(operation, now):
         operation = history.end(draft, now, operation, OperationStatus.DONE, history.ENGINE)
         for other in placement.after_end(draft, now, operation):
@@ -58,22 +59,28 @@ def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[E
 
 
 def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
-    """Return whether a deletion waits for another one with the same NotBefore (contract, section 4)."""
+    """Return whether a deletion waits for another one that is not approved (contract, section 4)."""
     return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 
 def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
-    """Return the other deletions of the scope with the same NotBefore."""
+    """Return the other deletions of the scope that have not started."""
     if event.type != TERMINATE:
         return []
     return [
         other
         for other in draft.events_of(event.scope)
-        if other.type == TERMINATE
-        and other.status is EventStatus.SCHEDULED
-        and other.not_before == event.not_before
-        and other.id != event.id
+        if other.type == TERMINATE and other.status is EventStatus.SCHEDULED and other.id != event.id
     ]
+
+
+def _start_waiting_deletions(draft: Draft, now: datetime, limits: OperatorLimits, started: list[Event]) -> None:
+    """Start approved deletions that waited for a deletion without approval, which has started at its NotBefore."""
+    for event in started:
+        waiting = coupled_deletions(draft, event) if event.approved_at is None else []
+        if all(other.approved_at is not None for other in waiting):
+            for other in waiting:
+                advance(draft, now, limits, other.operation, together=True)
 
 
 # --- Windows ----------------------------------------------------------------------------------------
