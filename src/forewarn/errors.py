@@ -235,8 +235,17 @@ class NotSpot(Invalid):
     member = "vms"
 
 
-class NotScaleSet(Invalid):
-    message = "{group} is not a scale set (its kind is {kind}). Only scale sets have a terminate notice."
+class NoTerminateNotice(Invalid):
+    message = (
+        "{group} cannot have a terminate notice (its kind is {kind}). Only scale sets and single VMs can have one."
+    )
+
+
+class SpotTerminateNotice(Invalid):
+    message = (
+        "{group} cannot have a terminate notice, because {vm} is a Spot VM. Azure does not offer this notice for Spot "
+        "VMs; they get a Preempt before an eviction."
+    )
 
 
 class BadCertificate(Invalid):
@@ -394,7 +403,11 @@ class VMRunning(Conflict):
 
 
 class OperationAlreadyPending(Conflict):
-    message = "{vm} already has a pending {cause} (operation {operation_id}). Wait for it, or cancel it."
+    message = "{name} already has a {status} {cause} (operation {operation_id}). {remedy}"
+
+    def __init__(self, *, name: str, status: str, cause: str, operation_id: str) -> None:
+        remedy = "Wait for it, or cancel it." if status == "pending" else "Wait until its work is done."
+        super().__init__(name=name, status=status, cause=cause, operation_id=operation_id, remedy=remedy)
 
 
 class TooManyPendingOperations(Conflict):

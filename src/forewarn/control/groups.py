@@ -9,7 +9,7 @@ from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Body, Count, Shape, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
-from forewarn.core.fleet import Group, GroupKind
+from forewarn.core.fleet import EVICTION_POLICIES, Group, GroupKind
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.windows import format_window, parse_window
@@ -38,6 +38,9 @@ class GroupShape(Shape):
     auto_approve: list[str]
     terminate_notice: str | None
     windows: list[str]
+    eviction_policy: Annotated[
+        Annotated[str, choice(*EVICTION_POLICIES)] | None, help_text("Of its Spot VMs without their own policy.")
+    ]
     vms: Count
 
     @classmethod
@@ -50,6 +53,7 @@ class GroupShape(Shape):
             auto_approve=list(group.auto_approve),
             terminate_notice=format_terminate_notice(group.terminate_notice),
             windows=[format_window(window) for window in group.windows],
+            eviction_policy=group.eviction_policy or None,
             vms=members,
         )
 

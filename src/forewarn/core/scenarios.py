@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel", "postpone", "return-host"
 
-_CAUSE_OPTIONS = ("type", "duration", "notice", "overrides")
+_CAUSE_OPTIONS = ("type", "duration", "notice", "overrides", "description")
 ACTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CAUSES, _CAUSE_OPTIONS),
     ROLLOUT: (*_CAUSE_OPTIONS, "max_unavailable", "pause"),
@@ -50,6 +50,8 @@ class ExpectedVMState(StrEnum):
     MOVED = "moved"
     DEALLOCATED = "deallocated"
     DELETED = "deleted"
+    EVICTED = "evicted"
+    """Deallocated or deleted, depending on its eviction policy."""
 
 
 class Needs(NamedTuple):
@@ -91,6 +93,7 @@ class StepOptions(NamedTuple):
     max_unavailable: int | None = None
     pause: timedelta | None = None
     by: timedelta | None = None
+    description: str | None = None
 
 
 class Expectation(NamedTuple):

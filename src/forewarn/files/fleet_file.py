@@ -7,7 +7,17 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from sys import intern
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, own_host
+from forewarn.core.fleet import (
+    EVICTION_POLICIES,
+    SPOT,
+    TERMINATE_NOTICE_KINDS,
+    VM,
+    Fleet,
+    Group,
+    GroupKind,
+    Host,
+    own_host,
+)
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
@@ -27,7 +37,8 @@ _Declared = TypeVar("_Declared", Group, Host)
 
 _KEYS = (
     *("name", "group", "host", "update_domain", "fault_domain", "address", "listen", "hostname"),
-    *("priority", "size", "zone", "tags", "auto_approve", "count", "first", "addresses", "hosts"),
+    *("priority", "eviction_policy", "size", "zone", "tags", "auto_approve", "terminate_notice"),
+    *("count", "first", "addresses", "hosts"),
 )
 _SET_KEYS = {
     "addresses": 'write address = "10.0.0.4"',
@@ -35,7 +46,7 @@ _SET_KEYS = {
     "first": "omit it",
 }
 """Keys that need `count`, each with an alternative."""
-_PRIORITIES = ("regular", "spot")
+_PRIORITIES = ("regular", SPOT)
 
 _NAME = re.compile(r"""[^\s/\\"'<>|:*?#&%]{1,80}""")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")  # fits into six digits of base 36
@@ -65,6 +76,8 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
     zone = intern(entry.text("zone"))
     tags = entry.text_table("tags")
     auto_approve = _auto_approve(entry, group)
+    terminate_notice = _own_terminate_notice(entry, group)
+    eviction_policy = _own_eviction_policy(entry, priority)
     for name, host, address, listen, hostname in zip(
         names,
         _hosts(entry, hosts, names),
@@ -76,6 +89,8 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
         yield VM(
             *(name, group.name if group else name, host, update_domain, fault_domain, address, listen),
             *(hostname, priority, size, zone, tags, auto_approve),
+            terminate_notice=terminate_notice,
+            eviction_policy=eviction_policy,
         )
 
 
@@ -188,9 +203,25 @@ def _given_domain(entry: TomlTable, key: str, count: int) -> int:
 
 
 def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
-    if group and "auto_approve" in entry:
-        raise entry.error(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
+    _reject_in_group(entry, group, "auto_approve")
     return entry.choices("auto_approve", AUTO_APPROVE_VALUES)
+
+
+def _own_terminate_notice(entry: TomlTable, group: Group | None) -> timedelta | None:
+    _reject_in_group(entry, group, "terminate_notice")
+    return _terminate_notice(entry, GroupKind.STANDALONE)
+
+
+def _reject_in_group(entry: TomlTable, group: Group | None, key: str) -> None:
+    if group and key in entry:
+        raise entry.error(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", key)
+
+
+def _own_eviction_policy(entry: TomlTable, priority: str) -> str:
+    policy = intern(entry.choice("eviction_policy", EVICTION_POLICIES, ""))
+    if policy and priority != SPOT:
+        raise entry.error(f'Only Spot VMs are evicted. Write priority = "{SPOT}", or omit it.', "eviction_policy")
+    return policy
 
 
 def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
@@ -288,7 +319,10 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
 
 
 _TABLES = ("group", "host", "vm")
-_GROUP_KEYS = ("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows")
+_GROUP_KEYS = (
+    *("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows"),
+    "eviction_policy",
+)
 _HOST_KEYS = ("name",)
 _KINDS = tuple(kind.value for kind in GroupKind)
 
@@ -325,6 +359,8 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
         raise file.error("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
     _check_unique(vms, entries)
     _check_group_membership(vms, entries, groups)
+    _check_spot(vms, entries, groups)
+    _check_eviction_policies(tables["group"], vms, there)
     _check_domains(vms, entries)
     return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
@@ -375,20 +411,27 @@ def _read_group(entry: TomlTable, name: str) -> Group:
         entry.choices("auto_approve", AUTO_APPROVE_VALUES),
         _terminate_notice(entry, kind),
         _windows(entry),
+        eviction_policy=_set_eviction_policy(entry, kind),
     )
 
 
 def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" not in entry:
         return None
-    if kind != GroupKind.SCALE_SET:
-        raise entry.error(
-            f"Only a scale set has a terminate notice. The kind of this group is {kind!r}.", "terminate_notice"
-        )
+    if kind not in TERMINATE_NOTICE_KINDS:
+        problem = f"Only scale sets and single VMs can have one. The kind of this group is {kind!r}."
+        raise entry.error(problem, "terminate_notice")
     try:
         return parse_terminate_notice(entry.text("terminate_notice"))
     except ValueError as error:
         raise entry.error(str(error), "terminate_notice") from None
+
+
+def _set_eviction_policy(entry: TomlTable, kind: str) -> str:
+    if "eviction_policy" in entry and kind != GroupKind.SCALE_SET:
+        problem = f"Only a scale set can have one. The kind of this group is {kind!r}. Write it in [[vm]]."
+        raise entry.error(problem, "eviction_policy")
+    return entry.choice("eviction_policy", EVICTION_POLICIES, "")
 
 
 def _windows(entry: TomlTable) -> tuple[Window, ...]:
@@ -431,6 +474,30 @@ def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], gro
         if first != vm.name:
             problem = f'Standalone group {vm.group!r} already has its VM "{first}". Omit group.'
             raise entry.error(problem, "group")
+
+
+def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+    """Reject Spot VMs with a terminate notice, which Azure does not offer."""
+    for vm, entry in zip(vms, entries, strict=True):
+        if vm.priority != SPOT:
+            continue
+        group = groups.get(vm.group)
+        if vm.terminate_notice is not None or (group is not None and group.terminate_notice is not None):
+            holder = f"group {group.name!r}" if group is not None else "it"
+            problem = f"Azure offers no terminate notice for Spot VMs, and {holder} has one. Omit one of the two."
+            raise entry.error(problem, "priority")
+
+
+def _check_eviction_policies(groups: Iterable[TomlTable], vms: Sequence[VM], there: Fleet) -> None:
+    """Reject the eviction policy of a set with VMs, but without a Spot VM."""
+    all_vms = [*there.vms.values(), *vms]
+    for entry in groups:
+        if "eviction_policy" not in entry:
+            continue
+        members = [vm for vm in all_vms if vm.group == entry.text("name")]
+        if members and all(vm.priority != SPOT for vm in members):
+            problem = f'Only Spot VMs are evicted, and the set has none. Write priority = "{SPOT}" in [[vm]].'
+            raise entry.error(problem, "eviction_policy")
 
 
 def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
