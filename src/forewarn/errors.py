@@ -236,9 +236,7 @@ class NotSpot(Invalid):
 
 
 class NoTerminateNotice(Invalid):
-    message = (
-        "{group} cannot have a terminate notice (its kind is {kind}). Only scale sets and single VMs can have one."
-    )
+    message = "{group} is not a scale set or a single VM (its kind is {kind}). Only these can have a terminate notice."
 
 
 class SpotTerminateNotice(Invalid):
@@ -403,11 +401,10 @@ class VMRunning(Conflict):
 
 
 class OperationAlreadyPending(Conflict):
-    message = "{name} already has a {status} {cause} (operation {operation_id}). {remedy}"
-
-    def __init__(self, *, name: str, status: str, cause: str, operation_id: str) -> None:
-        remedy = "Wait for it, or cancel it." if status == "pending" else "Wait until its work is done."
-        super().__init__(name=name, status=status, cause=cause, operation_id=operation_id, remedy=remedy)
+    message = (
+        "{name} already has a {status} {cause} (operation {operation_id}). Wait until its work is done, or cancel it "
+        "while it is pending."
+    )
 
 
 class TooManyPendingOperations(Conflict):

@@ -45,6 +45,11 @@ class Story(NamedTuple):
     asked: tuple[tuple[str, str], ...] = ()
     group: str = "availability-set"
     priority: str = "regular"
+    eviction_policy: str = ""
+
+    @property
+    def deletes(self) -> bool:
+        return self.kind == "Terminate" or self.eviction_policy == "delete"
 
 
 UPDATE = "Host server is undergoing maintenance."
@@ -74,16 +79,37 @@ STORIES = (
         asked=(("type", "Reboot"),),
     ),
     Story("migration", "live-migration", FIFTEEN, FIVE, "Freeze", MIGRATION, "Platform", 5, TOGETHER),
-    Story("degraded", "degraded-hardware", WEEK, TEN, "Redeploy", "", "Platform", hits=EACH, host=True),
-    Story("failure", "hardware-failure", NONE, TEN, "Redeploy", FAILURE, "Platform", hits=TOGETHER, host=True),
     Story(
-        *("failed", "hardware-failure", NONE, TEN, "Reboot", FAILURE, "Platform"),
+        *("network", "host-update", FIFTEEN, TEN, "Freeze", "Network update.", "Platform", 0, TOGETHER),
+        host=True,
+        asked=(("duration", "0s"), ("description", "Network update.")),
+    ),
+    Story(
+        *("unknown", "live-migration", FIFTEEN, FIVE, "Freeze", "", "Platform", -1, TOGETHER),
+        asked=(("duration", "unknown"), ("description", "")),
+    ),
+    Story("degraded", "degraded-hardware", WEEK, TEN, "Freeze", "", "Platform", 5, hits=EACH, host=True),
+    Story(
+        *("worn", "degraded-hardware", WEEK, TEN, "Redeploy", "", "Platform"),
+        hits=EACH,
+        host=True,
+        asked=(("type", "redeploy"),),
+    ),
+    Story("failure", "hardware-failure", NONE, TEN, "Reboot", FAILURE, "Platform", hits=TOGETHER, host=True),
+    Story(
+        *("failed", "hardware-failure", NONE, TEN, "Redeploy", FAILURE, "Platform"),
         hits=TOGETHER,
         host=True,
-        asked=(("type", "reboot"),),
+        asked=(("type", "redeploy"),),
     ),
     Story("repair", "emergency-repair", FIFTEEN, TEN, "Reboot", REPAIR, "Platform", hits=TOGETHER, host=True),
     Story("eviction", "eviction", HALF, MINUTE, "Preempt", "", "Platform", priority="spot"),
+    Story(
+        *("evicted", "eviction", HALF, MINUTE, "Preempt", "", "Platform"),
+        group="scale-set",
+        priority="spot",
+        eviction_policy="delete",
+    ),
     Story("delete", "delete", TEN, MINUTE, "Terminate", "", "User", group="scale-set"),
     Story("scalein", "scale-in", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
     Story("ill", "instance-repair", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
@@ -103,7 +129,8 @@ def part_of_fleet(number: int, story: Story, course: str) -> str:
     """
     name = group_of(story, course)
     vm_name = "" if story.group == "scale-set" else f'name = "{name}_{{n}}"'
-    terminate_notice = 'terminate_notice = "PT10M"' if story.group == "scale-set" else ""
+    terminate_notice = 'terminate_notice = "PT10M"' if story.kind == "Terminate" else ""
+    eviction_policy = f'eviction_policy = "{story.eviction_policy}"' if story.eviction_policy else ""
     return f"""
 [[host]]
 name = "{name}-a"
@@ -114,6 +141,7 @@ name = "{name}"
 kind = "{story.group}"
 update_domains = 2
 {terminate_notice}
+{eviction_policy}
 [[vm]]
 group = "{name}"
 {vm_name}
@@ -187,7 +215,7 @@ class Scene:
 
     def callers(self) -> list[str]:
         """The addresses that still get a response: all except that of a deleted VM."""
-        return self.inside[1:] if self.story.kind == "Terminate" and not self.told else self.inside
+        return self.inside[1:] if self.story.deletes and not self.told else self.inside
 
 
 def pass_just(scene: Scene, length: timedelta) -> None:

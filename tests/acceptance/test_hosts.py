@@ -183,7 +183,7 @@ def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause:
     moving = request_one(forewarn, cause, "web-1")
     told = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(forewarn, WEB)]
     kind = "Redeploy" if cause == "redeploy" else "Freeze"
-    assert told == [("Redeploy", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
+    assert told == [("Freeze", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
     carried_out(forewarn, moving)
     (left,) = events(forewarn, WEB)
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
@@ -230,14 +230,32 @@ def test_the_vms_of_a_failed_host_move_and_the_host_is_out_of_service(forewarn: 
     assert hosts_of_vms(forewarn)["idle"] != "rack-1", "the emptiest host of all has failed"
 
 
-def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same(forewarn: Service) -> None:
-    request(forewarn, "hardware-failure", host="rack-2", type="Reboot")
+@pytest.mark.parametrize("kind", ["Reboot", "Redeploy"])
+def test_the_vms_of_a_failed_host_start_elsewhere_whatever_the_event_says(forewarn: Service, kind: str) -> None:
+    request(forewarn, "hardware-failure", host="rack-2", type=kind)
+    assert [(event["EventType"], event["EventStatus"]) for event in events(forewarn, WEB)] == [(kind, "Started")]
     forewarn.advance(timedelta(minutes=10))
-    assert get(forewarn, "vms/web-1")["host"] == "rack-2"
+    assert get(forewarn, "vms/web-1")["host"] != "rack-2"
     assert get(forewarn, "vms/web-1")["state"] == "running"
     assert get(forewarn, "hosts/rack-2")["state"] == "failed"
     forewarn.control("POST", "/v1/hosts/rack-2/return")
     assert get(forewarn, "hosts/rack-2")["state"] == "in-service"
+
+
+def test_a_second_failure_of_a_host_moves_its_vms_once(forewarn: Service) -> None:
+    (first,) = request(forewarn, "hardware-failure", host="rack-1")
+    body = {"cause": "hardware-failure", "host": "rack-1"}
+    again = forewarn.control("POST", "/v1/operations", body)
+    assert again.status == 409, "its VMs are not on their new hosts yet"
+    assert f"rack-1 already has a started hardware-failure (operation {first['id']})" in again.json()["detail"]
+    forewarn.advance("0s")
+    after, number = hosts_of_vms(forewarn), incarnation(forewarn, WEB)
+    assert request(forewarn, "hardware-failure", host="rack-1") == [], "there is no VM on it"
+    forewarn.advance("0s")
+    assert hosts_of_vms(forewarn) == after
+    assert incarnation(forewarn, WEB) == number
+    rows = forewarn.control("GET", "/v1/history?kind=host-failed").json()["history"]
+    assert [row["host"] for row in rows] == ["rack-1"], "it has failed once"
 
 
 def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(forewarn: Service) -> None:

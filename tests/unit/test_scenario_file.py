@@ -386,7 +386,7 @@ BROKEN = {
         HEAD + DO + 'expect = { vm = "gone" }\n',
         4,
         "step[0].expect.vm",
-        "'gone' is not one of running, moved, deallocated, deleted.",
+        "'gone' is not one of running, moved, deallocated, deleted, evicted.",
     ),
     "the former name of a fault's key": (
         HEAD + DO + '[[step]]\nfault = { kind = "500", for = "1m" }\n',

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_duration
+from forewarn.core.events import Source
 from forewarn.core.operations import CAUSES
 from forewarn.core.requests import has_terminate_notice
 from forewarn.errors import BadOption, ScenarioDoesNotFit
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
 ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel", "postpone", "return-host"
 
-_CAUSE_OPTIONS = ("type", "duration", "notice", "overrides", "description")
+_CAUSE_OPTIONS = ("type", "duration", "notice", "overrides")
+_PLATFORM_OPTIONS = (*_CAUSE_OPTIONS, "description")
 ACTIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CAUSES, _CAUSE_OPTIONS),
-    ROLLOUT: (*_CAUSE_OPTIONS, "max_unavailable", "pause"),
+    **{name: _CAUSE_OPTIONS if cause.source is Source.USER else _PLATFORM_OPTIONS for name, cause in CAUSES.items()},
+    ROLLOUT: (*_PLATFORM_OPTIONS, "max_unavailable", "pause"),
     APPROVE: (),
     CANCEL: (),
     POSTPONE: ("by",),

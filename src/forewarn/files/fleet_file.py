@@ -218,10 +218,13 @@ def _reject_in_group(entry: TomlTable, group: Group | None, key: str) -> None:
 
 
 def _own_eviction_policy(entry: TomlTable, priority: str) -> str:
-    policy = intern(entry.choice("eviction_policy", EVICTION_POLICIES, ""))
-    if policy and priority != SPOT:
+    if "eviction_policy" in entry and priority != SPOT:
         raise entry.error(f'Only Spot VMs are evicted. Write priority = "{SPOT}", or omit it.', "eviction_policy")
-    return policy
+    return _eviction_policy(entry)
+
+
+def _eviction_policy(entry: TomlTable) -> str:
+    return intern(entry.choice("eviction_policy", EVICTION_POLICIES, "")) if "eviction_policy" in entry else ""
 
 
 def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
@@ -431,7 +434,7 @@ def _set_eviction_policy(entry: TomlTable, kind: str) -> str:
     if "eviction_policy" in entry and kind != GroupKind.SCALE_SET:
         problem = f"Only a scale set can have one. The kind of this group is {kind!r}. Write it in [[vm]]."
         raise entry.error(problem, "eviction_policy")
-    return entry.choice("eviction_policy", EVICTION_POLICIES, "")
+    return _eviction_policy(entry)
 
 
 def _windows(entry: TomlTable) -> tuple[Window, ...]:

@@ -9,7 +9,7 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import EventStatus, Source
 from forewarn.core.faults import FaultSpec
 from forewarn.core.fleet import GroupKind
-from forewarn.core.operations import OVERRIDES, UNKNOWN, UNKNOWN_DURATION
+from forewarn.core.operations import CAUSES, OVERRIDES, UNKNOWN, UNKNOWN_DURATION
 from forewarn.core.requests import description_problem
 from forewarn.core.scenarios import (
     ACTIONS,
@@ -162,6 +162,8 @@ def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
     for key in OPTION_KEYS:
         if key in entry and key not in allowed:
             takes = f"Options of do = {do!r}: {', '.join(allowed)}." if do else "It is only for steps with do."
+            if key == "description" and do in CAUSES:
+                takes = f"A user requests a {do}, and Azure describes such operations itself. {takes}"
             raise entry.error(f"Is not allowed here. {takes}", key)
     if do == "postpone" and "by" not in entry:
         raise entry.error('Is missing. Write by how much to postpone, like by = "30m".', "by")
