@@ -286,3 +286,77 @@ def test_a_cancelled_operation_disappears_and_does_not_affect_its_vms(service: S
     service.advance(story.notice + story.settle)
     check_document(service, scene.inside[0], scene.number, [])
     assert [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)] == before
+
+
+# --- One at a time ----------------------------------------------------------------------------------------
+
+PAIR = """
+[[host]]
+name = "shelf"
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 2
+hosts = ["shelf"]
+addresses = "127.0.0.1-127.0.0.2"
+[[vm]]
+name = "other"
+address = "127.0.0.9"
+"""
+CONFLICTS: dict[str, tuple[dict[str, Any], str]] = {
+    "restart": ({"vms": ["web-0"]}, "web-0"),
+    "redeploy": ({"vms": ["web-0"]}, "web-0"),
+    "live-migration": ({"vms": ["web-0"]}, "web-0"),
+    "host-update": ({"host": "shelf"}, "shelf"),
+    "emergency-repair": ({"host": "shelf"}, "shelf"),
+    "degraded-hardware": ({"host": "shelf"}, "web-0"),
+    "hardware-failure": ({"host": "shelf"}, "shelf"),
+}
+
+
+@pytest.mark.parametrize("cause", CONFLICTS)
+@pytest.mark.forewarn(fleet=PAIR, fabric="manual")
+def test_a_cause_is_rejected_until_the_work_of_the_first_is_done(forewarn: Service, cause: str) -> None:
+    """A VM that polls sees one event. Another cause, another VM and a finished operation do not conflict."""
+    target, name = CONFLICTS[cause]
+    options = {} if cause != "degraded-hardware" else {"type": "Redeploy"}
+    if cause == "live-migration":
+        forewarn.vm("room", host="spare")
+    outside = document(forewarn, "127.0.0.9")
+    first, *_ = request(forewarn, cause, **target, **options)
+    shown = {version: document(forewarn, "127.0.0.1", version) for version in (OLDEST, NEWEST)}
+
+    def is_rejected(status: str) -> None:
+        refused = forewarn.control("POST", "/v1/operations", {"cause": cause, **target, **options})
+        assert (refused.status, refused.json()["title"]) == (409, "Conflict")
+        assert f"{name} already has a {status} {cause} (operation {first['id']})" in refused.json()["detail"]
+
+    if cause != "hardware-failure":
+        is_rejected("pending")
+        assert {version: document(forewarn, "127.0.0.1", version) for version in shown} == shown
+        for event in first["events"]:
+            act_on_event(forewarn, event["id"], "approve")
+    if cause != "degraded-hardware":  # the other VM of the host has none that has started
+        is_rejected("started")
+    for other in ("restart", "redeploy"):
+        if other != cause:
+            request(forewarn, other, "web-0")
+    if cause in ("restart", "redeploy"):
+        request(forewarn, cause, "web-1")
+    assert document(forewarn, "127.0.0.9") == outside
+    assert forewarn.control("POST", f"/v1/operations/{first['id']}/done").status == 200
+    again = request(forewarn, cause, **target, **options) if cause != "live-migration" else []
+    assert all(operation["id"] != first["id"] for operation in again)
+
+
+@pytest.mark.forewarn(fleet=PAIR)
+def test_a_second_restart_is_possible_while_the_first_event_is_still_shown(forewarn: Service) -> None:
+    first = request(forewarn, "restart", "web-0")[0]
+    act_on_event(forewarn, first["events"][0]["id"], "approve")
+    forewarn.advance("0s")
+    request(forewarn, "restart", "web-0")
+    found = document(forewarn, "127.0.0.2")["Events"]
+    assert [event["EventStatus"] for event in found] == ["Started", "Scheduled"]

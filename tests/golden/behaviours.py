@@ -53,8 +53,8 @@ BEHAVIOURS = (
     ),
     Behaviour(
         "deletion",
-        "Terminate with the notice of the scale set or VM, for deletions only. An approved one waits for the others with "
-        "the same NotBefore.",
+        "Terminate with the notice of the scale set or VM, for deletions only. An approved one waits for the others "
+        "with the same NotBefore.",
         DOCUMENTED,
         "acceptance/test_deletion.py",
     ),

@@ -195,7 +195,7 @@ def _read_description(entry: TomlTable) -> str | None:
         return None
     text = entry.text("description")
     if problem := description_problem(text):
-        raise entry.error(f"{text!r}: {problem}", "description")
+        raise entry.error(f"{problem[0].upper()}{problem[1:]}", "description")
     return text
 
 
