@@ -162,9 +162,10 @@ def migrate(vms: tuple[str, ...], duration: str | None, **options: Any) -> None:
 @several_vms
 @request_command(platform=True)
 def evict(vms: tuple[str, ...], **options: Any) -> None:
-    """Evict Spot VMs: deallocate or delete them after a notice of 30 seconds.
+    """Evict Spot VMs after a notice of 30 seconds.
 
-    The eviction policy of a VM decides. A deallocated VM stays in the fleet. Start it again with: forewarn vm start
+    The eviction policy of a VM decides whether it is deallocated or deleted. A deallocated VM stays in the fleet. Start
+    it again with: forewarn vm start
 
     \b
     Example:
