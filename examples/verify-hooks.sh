@@ -6,6 +6,7 @@
 #   --cancel-command   'sh examples/verify-hooks.sh cancel'
 #   --advance-command  'sh examples/verify-hooks.sh advance'
 set -eu
+fleet=$(dirname "$0")/verify.toml
 
 # Print the host of the VM.
 host() {
@@ -24,14 +25,20 @@ print(free[-1] if free else sys.exit(f"{group} has no other running VM without a
 ' "$FOREWARN_VM"
 }
 
+# Make the set a Spot set. A Spot set has no terminate notice, as on Azure.
+spot_set() {
+  sed -e '/^terminate_notice/d' -e 's/^group = "pool"$/&\npriority = "spot"/' "$fleet" |
+    forewarn fleet apply /dev/stdin >/dev/null
+}
+
 case "$1" in
 schedule)
   case "$FOREWARN_EVENT_TYPE" in
   Reboot) forewarn vm restart "$FOREWARN_VM" ;;
   Redeploy) forewarn vm redeploy "$FOREWARN_VM" ;;
   Freeze) forewarn host update "$(host)" --impact freeze --duration 9s ;;
-  Preempt) forewarn vm evict "$(another)" ;;
-  Terminate) forewarn vm delete --yes "$(another)" ;;
+  Preempt) spot_set && forewarn vm evict "$(another)" ;;
+  Terminate) forewarn fleet apply "$fleet" >/dev/null && forewarn vm delete --yes "$(another)" ;;
   *) echo "cannot schedule a $FOREWARN_EVENT_TYPE" && exit 1 ;;
   esac
   ;;

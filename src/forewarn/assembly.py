@@ -109,6 +109,7 @@ def operator_limits(values: dict[str, Any], fabric: Fabric) -> OperatorLimits:
         speed=values["speed"],
         inactivity_timeout=values["inactivity_timeout"],
         settle=values["settle"],
+        description=values["description"],
         max_pending_user_operations=values["max_pending_user_operations"],
         max_postponement=values["max_postponement"],
         history_retention=values["history_retention"],

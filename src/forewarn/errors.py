@@ -232,8 +232,15 @@ class NotSpot(Invalid):
     member = "vms"
 
 
-class NotScaleSet(Invalid):
-    message = "{group} is not a scale set (its kind is {kind}). Only scale sets have a terminate notice."
+class NoTerminateNotice(Invalid):
+    message = "{group} is not a scale set or a single VM (its kind is {kind}). Only these can have a terminate notice."
+
+
+class SpotTerminateNotice(Invalid):
+    message = (
+        "{group} cannot have a terminate notice, because {vm} is a Spot VM. Azure does not offer this notice for Spot "
+        "VMs; they get a Preempt before an eviction."
+    )
 
 
 class BadCertificate(Invalid):
@@ -391,7 +398,10 @@ class VMRunning(Conflict):
 
 
 class OperationAlreadyPending(Conflict):
-    message = "{vm} already has a pending {cause} (operation {operation_id}). Wait for it, or cancel it."
+    message = (
+        "{name} already has a {status} {cause} (operation {operation_id}). Wait until its work is done, or cancel it "
+        "while it is pending."
+    )
 
 
 class TooManyPendingOperations(Conflict):

@@ -16,7 +16,9 @@ import platformdirs
 
 from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.events import Source
 from forewarn.core.operations import CAUSES
+from forewarn.core.requests import description_problem
 from forewarn.core.webhooks import parse_allowed_networks
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 from forewarn.system.addresses import read_host_port
@@ -137,6 +139,27 @@ def format_settle(durations: Mapping[str, timedelta]) -> str:
     return ",".join(f"{cause}={format_duration(duration)}" for cause, duration in durations.items())
 
 
+DESCRIBED = tuple(name for name, cause in CAUSES.items() if cause.source is Source.PLATFORM)
+"""Causes whose events have a description that the operator can choose."""
+
+
+def _description(text: str) -> dict[str, str]:
+    """Descriptions of the causes that the text names, one in each line."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, description = line.partition("=")
+        cause = name.strip()
+        if not equals:
+            raise ValueError("must be CAUSE=TEXT, for example host-update=Host server is undergoing maintenance.")
+        if cause not in DESCRIBED:
+            hint = f"{nearest(cause, DESCRIBED)} Causes: {', '.join(DESCRIBED)}"
+            raise ValueError(f"{cause!r} is not a cause of the platform.{hint}")
+        if problem := description_problem(description):
+            raise ValueError(f"{cause}: {problem}")
+        found[cause] = description
+    return found
+
+
 # --- The settings ---------------------------------------------------------------------------------
 
 
@@ -165,7 +188,16 @@ class Setting(NamedTuple):
     @property
     def is_repeatable(self) -> bool:
         """Whether the value has several keys. Sources are merged, and the option can be repeated."""
-        return self.read is _settle
+        return self.read in (_settle, _description)
+
+    @property
+    def separator(self) -> str:
+        """What separates the keys of a repeatable setting. A description can contain a comma, but no line break."""
+        return "\n" if self.read is _description else ","
+
+    def join(self, values: Mapping[str, str]) -> str:
+        """Return the form of an option, from the text of each key."""
+        return self.separator.join(f"{key}={text}" for key, text in values.items())
 
 
 FABRICS = ("simulated", "manual", "command")
@@ -219,6 +251,13 @@ SECTIONS = {
             _choice(*FABRICS),
         ),
         Setting("fabric_command", "", "PROGRAM", "The program for --fabric command, with its arguments."),
+        Setting(
+            "description",
+            "",
+            "CAUSE=TEXT",
+            "Description of the events of a cause of the platform. Can be repeated.",
+            _description,
+        ),
         Setting(
             "max_pending_user_operations",
             "0",
@@ -402,7 +441,8 @@ class Value(NamedTuple):
         if isinstance(self.value, timedelta):
             return format_duration(self.value)
         if isinstance(self.value, dict):
-            return format_settle(self.value)
+            texts = [each for each in self.value.values() if isinstance(each, str)]
+            return SETTINGS["description"].join(self.value) if texts else format_settle(self.value)
         if isinstance(self.value, bool):
             return str(self.value).lower()
         return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
@@ -458,13 +498,14 @@ def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
         if name not in SETTINGS:
             raise unknown_setting(name, path, "in_file")
         if SETTINGS[name].is_repeatable and not isinstance(value, dict):
-            problem = 'must be a table: [settle], followed by lines like restart = "10m"'
+            line = 'restart = "10m"' if name == "settle" else 'host-update = "Host server is undergoing maintenance."'
+            problem = f"must be a table: [{name}], followed by lines like {line}"
             raise BadSetting(name=name, value=value, origin=path, problem=problem)
-    return {name: _text(value) for name, value in parsed.items()}
+    return {name: _text(SETTINGS[name], value) for name, value in parsed.items()}
 
 
-def _text(value: Any) -> str:
+def _text(setting: Setting, value: Any) -> str:
     """A value of the file in the form of an option."""
     if isinstance(value, dict):
-        return ",".join(f"{key}={_text(each)}" for key, each in value.items())
+        return setting.join({key: _text(setting, each) for key, each in value.items()})
     return str(value).lower() if isinstance(value, bool) else str(value)

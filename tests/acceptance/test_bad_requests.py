@@ -26,10 +26,24 @@ name = "web-{n}"
 count = 4
 hosts = ["rack-1", "rack-2"]
 addresses = "127.6.0.1-127.6.0.4"
+[[host]]
+name = "rack-3"
+[[vm]]
+group = "web"
+name = "web-4"
+host = "rack-3"
+address = "127.6.0.5"
+[[group]]
+name = "pool"
+kind = "scale-set"
+terminate_notice = "PT10M"
+[[vm]]
+group = "pool"
+name = "pool_2"
+address = "127.6.0.21"
 [[group]]
 name = "batch"
 kind = "scale-set"
-terminate_notice = "PT10M"
 [[vm]]
 group = "batch"
 count = 4
@@ -115,7 +129,28 @@ FORMS = (
 
 VALUES = (
     Bad("no VMs", OPERATIONS, restart(vms=[]), INVALID, ("at least one VM",)),
-    Bad("a freeze of no length", OPERATIONS, update(duration="0s"), INVALID, ("duration '0s'", "from 1s to 1h")),
+    Bad("a freeze of half a second", OPERATIONS, update(duration="0.5s"), INVALID, ("'0.5s'", "from 1s to 1h", "0s")),
+    Bad(
+        "a freeze of bad length",
+        OPERATIONS,
+        update(duration="unkown"),
+        INVALID,
+        ("/duration", "90s", "Or write unknown"),
+    ),
+    Bad(
+        "an unknown reboot",
+        OPERATIONS,
+        update(type="reboot", duration="unknown"),
+        INVALID,
+        ("'unknown'", "only a Freeze"),
+    ),
+    Bad(
+        "description of a user's", OPERATIONS, restart(description="x"), INVALID, ("a user requests a restart", "Azure")
+    ),
+    Bad("a long description", OPERATIONS, update(description="x" * 257), INVALID, ("257 characters", "at most 256")),
+    Bad("a description of lines", OPERATIONS, update(description="a\nb"), INVALID, ("control characters",)),
+    Bad("a description that is no text", OPERATIONS, update(description=5), INVALID, ("/description", "a string")),
+    Bad("a long description of many", ROLLOUTS, {"hosts": ["rack-*"], "description": "\t"}, INVALID, ("control",)),
     Bad("a freeze of hours", OPERATIONS, update(duration="2h"), INVALID, ("duration '2h'", "from 1s to 1h")),
     Bad("length of a reboot", OPERATIONS, update(type="reboot", duration="9s"), INVALID, ("only a Freeze", "Omit it")),
     Bad("length of a restart", OPERATIONS, restart(duration="9s"), INVALID, ("only a Freeze",)),
@@ -161,7 +196,7 @@ VALUES = (
         ("from 1 to 1,000",),
     ),
     Bad("no time to be well", ROLLOUTS, {"hosts": ["rack-*"], "health_timeout": "0s"}, INVALID, ("health_timeout",)),
-    Bad("rollout of no freeze", ROLLOUTS, {"hosts": ["rack-*"], "duration": "0s"}, INVALID, ("from 1s to 1h",)),
+    Bad("rollout of no freeze", ROLLOUTS, {"hosts": ["rack-*"], "duration": "0.1s"}, INVALID, ("from 1s to 1h",)),
     Bad("rollout too soon", ROLLOUTS, {"hosts": ["rack-*"], "notice": "1m"}, INVALID, ("is 15m",)),
     Bad(
         "postponed to before",
@@ -183,13 +218,16 @@ STATES = (
         CONFLICT,
         ("batch_1 already has a pending eviction",),
     ),
+    Bad("restarting twice", OPERATIONS, restart(vms=["web-2"]), CONFLICT, ("pending restart (operation {pending})",)),
+    Bad("one of two restarted twice", OPERATIONS, restart(vms=["web-0", "web-2"]), CONFLICT, ("operation {pending}",)),
+    Bad("updating twice", OPERATIONS, update(host="rack-3"), CONFLICT, ("rack-3 already has a pending host-update",)),
     Bad("one of two evicted twice", OPERATIONS, {"cause": "eviction", "vms": ["batch_3", "batch_1"]}, CONFLICT, ()),
     Bad(
         "deleting twice",
         OPERATIONS,
-        {"cause": "scale-in", "vms": ["batch_2"]},
+        {"cause": "scale-in", "vms": ["pool_2"]},
         CONFLICT,
-        ("batch_2 already has a pending delete",),
+        ("pool_2 already has a pending delete",),
     ),
     Bad("evicting the evicted", OPERATIONS, {"cause": "eviction", "vms": ["batch_0"]}, CONFLICT, ("vm start batch_0",)),
     Bad("restarting the evicted", OPERATIONS, restart(vms=["batch_0"]), CONFLICT, ("forewarn vm start batch_0",)),
@@ -216,6 +254,13 @@ POLICIES = (
     Bad("notice too long", "/v1/groups/batch/policy", {"terminate_notice": "PT16M"}, INVALID, ("PT5M to PT15M",)),
     Bad("notice too brief", "/v1/groups/batch/policy", {"terminate_notice": "PT4M59S"}, INVALID, ("PT5M to PT15M",)),
     Bad("notice of no scale set", "/v1/groups/web/policy", {"terminate_notice": "PT5M"}, INVALID, ("not a scale set",)),
+    Bad(
+        "notice of a Spot set",
+        "/v1/groups/batch/policy",
+        {"terminate_notice": "PT5M"},
+        INVALID,
+        ("is a Spot VM", "Azure"),
+    ),
     Bad("unknown approval", "/v1/groups/web/policy", {"auto_approve": ["restart"]}, INVALID, ("reboot, redeploy",)),
 )
 
@@ -239,12 +284,12 @@ def known(service: Service) -> dict[str, str]:
     under_way = one("restart", "web-3")
     act_on_event(service, under_way, "approve")
     request(service, "eviction", "batch_1", notice="1h")
-    request(service, "delete", "batch_2")
+    request(service, "delete", "pool_2")
     service.advance("0s")
     pending = request_one(service, "restart", "web-2")
     user = event_ids(pending)["web"]
     misspelt = user[:-1] + ("0" if user[-1] != "0" else "1")
-    platform = one("host-update", host="rack-1")
+    platform = one("host-update", host="rack-3")
     ids = {"user": user, "misspelt": misspelt, "platform": platform}
     return {**ids, "started": under_way, "pending": pending["id"]}
 

@@ -45,6 +45,11 @@ class Story(NamedTuple):
     asked: tuple[tuple[str, str], ...] = ()
     group: str = "availability-set"
     priority: str = "regular"
+    eviction_policy: str = ""
+
+    @property
+    def deletes(self) -> bool:
+        return self.kind == "Terminate" or self.eviction_policy == "delete"
 
 
 UPDATE = "Host server is undergoing maintenance."
@@ -74,16 +79,37 @@ STORIES = (
         asked=(("type", "Reboot"),),
     ),
     Story("migration", "live-migration", FIFTEEN, FIVE, "Freeze", MIGRATION, "Platform", 5, TOGETHER),
-    Story("degraded", "degraded-hardware", WEEK, TEN, "Redeploy", "", "Platform", hits=EACH, host=True),
-    Story("failure", "hardware-failure", NONE, TEN, "Redeploy", FAILURE, "Platform", hits=TOGETHER, host=True),
     Story(
-        *("failed", "hardware-failure", NONE, TEN, "Reboot", FAILURE, "Platform"),
+        *("network", "host-update", FIFTEEN, TEN, "Freeze", "Network update.", "Platform", 0, TOGETHER),
+        host=True,
+        asked=(("duration", "0s"), ("description", "Network update.")),
+    ),
+    Story(
+        *("unknown", "live-migration", FIFTEEN, FIVE, "Freeze", "", "Platform", -1, TOGETHER),
+        asked=(("duration", "unknown"), ("description", "")),
+    ),
+    Story("degraded", "degraded-hardware", WEEK, TEN, "Freeze", "", "Platform", 5, hits=EACH, host=True),
+    Story(
+        *("worn", "degraded-hardware", WEEK, TEN, "Redeploy", "", "Platform"),
+        hits=EACH,
+        host=True,
+        asked=(("type", "redeploy"),),
+    ),
+    Story("failure", "hardware-failure", NONE, TEN, "Reboot", FAILURE, "Platform", hits=TOGETHER, host=True),
+    Story(
+        *("failed", "hardware-failure", NONE, TEN, "Redeploy", FAILURE, "Platform"),
         hits=TOGETHER,
         host=True,
-        asked=(("type", "reboot"),),
+        asked=(("type", "redeploy"),),
     ),
     Story("repair", "emergency-repair", FIFTEEN, TEN, "Reboot", REPAIR, "Platform", hits=TOGETHER, host=True),
     Story("eviction", "eviction", HALF, MINUTE, "Preempt", "", "Platform", priority="spot"),
+    Story(
+        *("evicted", "eviction", HALF, MINUTE, "Preempt", "", "Platform"),
+        group="scale-set",
+        priority="spot",
+        eviction_policy="delete",
+    ),
     Story("delete", "delete", TEN, MINUTE, "Terminate", "", "User", group="scale-set"),
     Story("scalein", "scale-in", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
     Story("ill", "instance-repair", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
@@ -103,7 +129,8 @@ def part_of_fleet(number: int, story: Story, course: str) -> str:
     """
     name = group_of(story, course)
     vm_name = "" if story.group == "scale-set" else f'name = "{name}_{{n}}"'
-    terminate_notice = 'terminate_notice = "PT10M"' if story.group == "scale-set" else ""
+    terminate_notice = 'terminate_notice = "PT10M"' if story.kind == "Terminate" else ""
+    eviction_policy = f'eviction_policy = "{story.eviction_policy}"' if story.eviction_policy else ""
     return f"""
 [[host]]
 name = "{name}-a"
@@ -114,6 +141,7 @@ name = "{name}"
 kind = "{story.group}"
 update_domains = 2
 {terminate_notice}
+{eviction_policy}
 [[vm]]
 group = "{name}"
 {vm_name}
@@ -187,7 +215,7 @@ class Scene:
 
     def callers(self) -> list[str]:
         """The addresses that still get a response: all except that of a deleted VM."""
-        return self.inside[1:] if self.story.kind == "Terminate" and not self.told else self.inside
+        return self.inside[1:] if self.story.deletes and not self.told else self.inside
 
 
 def pass_just(scene: Scene, length: timedelta) -> None:
@@ -258,3 +286,77 @@ def test_a_cancelled_operation_disappears_and_does_not_affect_its_vms(service: S
     service.advance(story.notice + story.settle)
     check_document(service, scene.inside[0], scene.number, [])
     assert [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)] == before
+
+
+# --- One at a time ----------------------------------------------------------------------------------------
+
+PAIR = """
+[[host]]
+name = "shelf"
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 2
+hosts = ["shelf"]
+addresses = "127.0.0.1-127.0.0.2"
+[[vm]]
+name = "other"
+address = "127.0.0.9"
+"""
+CONFLICTS: dict[str, tuple[dict[str, Any], str]] = {
+    "restart": ({"vms": ["web-0"]}, "web-0"),
+    "redeploy": ({"vms": ["web-0"]}, "web-0"),
+    "live-migration": ({"vms": ["web-0"]}, "web-0"),
+    "host-update": ({"host": "shelf"}, "shelf"),
+    "emergency-repair": ({"host": "shelf"}, "shelf"),
+    "degraded-hardware": ({"host": "shelf"}, "web-0"),
+    "hardware-failure": ({"host": "shelf"}, "shelf"),
+}
+
+
+@pytest.mark.parametrize("cause", CONFLICTS)
+@pytest.mark.forewarn(fleet=PAIR, fabric="manual")
+def test_a_cause_is_rejected_until_the_work_of_the_first_is_done(forewarn: Service, cause: str) -> None:
+    """A VM that polls sees one event. Another cause, another VM and a finished operation do not conflict."""
+    target, name = CONFLICTS[cause]
+    options = {} if cause != "degraded-hardware" else {"type": "Redeploy"}
+    if cause == "live-migration":
+        forewarn.vm("room", host="spare")
+    outside = document(forewarn, "127.0.0.9")
+    first, *_ = request(forewarn, cause, **target, **options)
+    shown = {version: document(forewarn, "127.0.0.1", version) for version in (OLDEST, NEWEST)}
+
+    def is_rejected(status: str) -> None:
+        refused = forewarn.control("POST", "/v1/operations", {"cause": cause, **target, **options})
+        assert (refused.status, refused.json()["title"]) == (409, "Conflict")
+        assert f"{name} already has a {status} {cause} (operation {first['id']})" in refused.json()["detail"]
+
+    if cause != "hardware-failure":
+        is_rejected("pending")
+        assert {version: document(forewarn, "127.0.0.1", version) for version in shown} == shown
+        for event in first["events"]:
+            act_on_event(forewarn, event["id"], "approve")
+    if cause != "degraded-hardware":  # the other VM of the host has none that has started
+        is_rejected("started")
+    for other in ("restart", "redeploy"):
+        if other != cause:
+            request(forewarn, other, "web-0")
+    if cause in ("restart", "redeploy"):
+        request(forewarn, cause, "web-1")
+    assert document(forewarn, "127.0.0.9") == outside
+    assert forewarn.control("POST", f"/v1/operations/{first['id']}/done").status == 200
+    again = request(forewarn, cause, **target, **options) if cause != "live-migration" else []
+    assert all(operation["id"] != first["id"] for operation in again)
+
+
+@pytest.mark.forewarn(fleet=PAIR)
+def test_a_second_restart_is_possible_while_the_first_event_is_still_shown(forewarn: Service) -> None:
+    first = request(forewarn, "restart", "web-0")[0]
+    act_on_event(forewarn, first["events"][0]["id"], "approve")
+    forewarn.advance("0s")
+    request(forewarn, "restart", "web-0")
+    found = document(forewarn, "127.0.0.2")["Events"]
+    assert [event["EventStatus"] for event in found] == ["Started", "Scheduled"]

@@ -246,7 +246,7 @@ def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
         (("vm", "restart", "web-0", "--notice", "soon"), "--notice: 'soon' is not a duration."),
         (("vm", "migrate", "web-0", "--postpone-deadline", "never"), "--postpone-deadline: 'never' is not a time."),
         (("rollout", "start", "--hosts", "host-a", "--max-unavailable", "0"), "Invalid --max-unavailable '0': "),
-        (("host", "update", "host-a", "--duration", "0s"), "Invalid --duration '0s': "),
+        (("host", "update", "host-a", "--duration", "0.5s"), "Invalid --duration '0.5s': "),
         (("fault", "add", "429", "--vm", ""), "--vm: must be the name of a VM."),
         (("clock", "advance", "soon"), "DURATION: 'soon' is not a duration."),
         (("clock", "advance", "1s", "--seen-by", "web-0", "--timeout", "0s"), "--timeout: must be more than 0s"),

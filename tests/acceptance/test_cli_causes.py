@@ -43,13 +43,18 @@ addresses = "127.0.0.1-127.0.0.2"
 [[vm]]
 group = "pool"
 count = 3
-priority = "spot"
 hosts = ["rack-1-a", "rack-1-b", "rack-1-c"]
 addresses = "127.0.0.11-127.0.0.13"
 
 [[vm]]
 name = "quiet"
 host = "rack-1-a"
+
+[[vm]]
+name = "spot"
+host = "rack-1-b"
+priority = "spot"
+eviction_policy = "delete"
 """
 POOL = "127.0.0.11"
 
@@ -91,11 +96,12 @@ def test_a_dry_run_shows_what_would_happen_and_changes_nothing(service: Service)
         ("vm", "restart", "web-0"),
         ("vm", "redeploy", "web-0"),
         ("vm", "migrate", "web-0", "web-1"),
-        ("vm", "evict", "pool_0"),
-        ("vm", "rebalance", "pool_0"),
+        ("vm", "evict", "spot"),
+        ("vm", "rebalance", "spot"),
         ("vm", "delete", "pool_0", "--as", "scale-in"),
         ("host", "repair", "rack-1-a"),
         ("host", "degrade", "rack-1-a", "--notice", "3d"),
+        ("host", "degrade", "rack-1-a", "--as", "redeploy"),
         ("host", "fail", "rack-1-a", "--as", "reboot"),
         ("host", "return", "rack-1-a"),
         ("rollout", "start", "--hosts", "rack-*"),
@@ -118,7 +124,39 @@ def test_hosts_from_the_command_line(service: Service) -> None:
     assert "Unknown host 'rack-1-x'. Did you mean 'rack-1-a'?" in run(
         service, "host", "update", "rack-1-x", code=3
     ).replace("rack-1-b", "rack-1-a").replace("rack-1-c", "rack-1-a")
-    assert "Invalid --duration '0s'" in run(service, "host", "update", "rack-1-a", "--duration", "0s", code=2)
+    assert "Invalid --duration '0.5s'" in run(service, "host", "update", "rack-1-a", "--duration", "0.5s", code=2)
+
+
+def test_a_freeze_without_interruption_of_unknown_length_and_with_another_text(service: Service) -> None:
+    for given, shown in (("0s", "0s"), ("unknown", "unknown")):
+        run(service, "host", "update", "rack-1-a", "--duration", given, "--description", "Network update.")
+        events = parsed(service, "event", "list")["events"]
+        assert {event["description"] for event in events} == {"Network update."}
+        said = run(service, "event", "show", events[0]["id"])
+        assert f"interruption {shown} created" in " ".join(said.split())
+        run(service, "operation", "cancel", events[0]["operation"])
+    run(service, "rollout", "start", "--hosts", "rack-1-c", "--duration", "unknown", "--description", "")
+    (event,) = parsed(service, "event", "list")["events"]
+    assert (event["duration_seconds"], event["description"]) == (None, "")
+    refused = run(service, "vm", "delete", "web-0", "--description", "x", code=2)
+    assert "a user requests a delete, and Azure describes such operations itself. Omit it." in refused
+
+
+def test_a_second_request_names_the_first_operation(service: Service) -> None:
+    first = parsed(service, "vm", "restart", "web-0")["operations"][0]["id"]
+    refused = run(service, "vm", "restart", "web-0", code=4)
+    assert f"web-0 already has a pending restart (operation {first})" in refused
+    run(service, "vm", "redeploy", "web-0")
+    assert "Reboot started" in run(service, "host", "fail", "rack-1-a")
+    service.advance("0s")
+    assert run(service, "host", "fail", "rack-1-a") == "No VM is affected.\n"
+
+
+def test_the_terminate_notice_and_the_eviction_policy_of_a_single_vm(service: Service) -> None:
+    said = run(service, "group", "policy", "quiet", "--terminate-notice", "PT5M")
+    assert "terminate notice PT5M" in " ".join(said.split())
+    assert "spot is a Spot VM" in run(service, "group", "policy", "spot", "--terminate-notice", "PT5M", code=2)
+    assert "eviction policy delete" in " ".join(run(service, "vm", "show", "spot").split())
 
 
 def test_an_event_is_postponed_and_explained(service: Service) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from acceptance.causes import (
     act_on_event,
+    check_document,
     document,
     event_ids,
     events,
@@ -18,6 +19,8 @@ from acceptance.causes import (
     request,
     request_one,
     rfc1123,
+    scheduled_event,
+    started,
     statuses,
 )
 from forewarn.testing import Service, ServiceProcess
@@ -150,6 +153,66 @@ def test_a_deletion_without_notice_cannot_be_requested_twice(service: Service) -
     request(service, "delete", "quiet_2")
     second = service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["quiet_2"]})
     assert (second.status, second.json().get("title")) == (409, "Conflict")
+
+
+# --- Single VMs -----------------------------------------------------------------------------------------
+
+SINGLE_FLEET = """
+[[vm]]
+name = "alone"
+address = "127.2.0.1"
+terminate_notice = "PT10M"
+[[vm]]
+name = "other"
+address = "127.2.0.2"
+[[group]]
+name = "named"
+kind = "standalone"
+terminate_notice = "PT15M"
+[[vm]]
+name = "one"
+group = "named"
+address = "127.2.0.3"
+[[vm]]
+name = "spot"
+address = "127.2.0.4"
+priority = "spot"
+"""
+
+
+@pytest.mark.forewarn(fleet=SINGLE_FLEET, preview_versions=True)
+def test_a_single_vm_with_a_terminate_notice_is_notified_of_its_deletion(forewarn: Service) -> None:
+    outside = document(forewarn, "127.2.0.2")
+    for name, address, length in (("alone", "127.2.0.1", TEN), ("one", "127.2.0.3", timedelta(minutes=15))):
+        due = forewarn.now + length
+        (event_id,) = event_ids(request_one(forewarn, "delete", name)).values()
+        told = scheduled_event(event_id, "Terminate", [name], due, "", "User")
+        check_document(forewarn, address, 1, [told])
+        assert document(forewarn, "127.2.0.2") == outside
+        assert forewarn.approve(event_id, source="127.2.0.2").status == 400
+        forewarn.advance(length)
+        check_document(forewarn, address, 2, [started(told)])
+        forewarn.advance(timedelta(minutes=1))
+        assert service_status(forewarn, address) == 404, "its address has no VM"
+    assert names(forewarn) == ["other", "spot"]
+
+
+def service_status(service: Service, address: str) -> int:
+    return service.request(source=address).status
+
+
+@pytest.mark.forewarn(fleet=SINGLE_FLEET)
+def test_the_terminate_notice_of_a_single_vm_can_be_set_while_it_runs(forewarn: Service) -> None:
+    answer = forewarn.control("POST", "/v1/groups/other/policy", {"terminate_notice": "PT5M"})
+    assert (answer.status, answer.json()["terminate_notice"], answer.json()["kind"]) == (200, "PT5M", "standalone")
+    assert forewarn.control("POST", "/v1/groups/alone/policy", {"terminate_notice": "off"}).status == 200
+    assert request_one(forewarn, "delete", "alone")["not_notified"] == {"alone": "alone has no terminate notice"}
+    request(forewarn, "scale-in", "other")
+    (event,) = events(forewarn, "127.2.0.2")
+    assert (event["EventType"], event["NotBefore"]) == ("Terminate", rfc1123(forewarn.now + timedelta(minutes=5)))
+    refused = forewarn.control("POST", "/v1/groups/spot/policy", {"terminate_notice": "PT5M"})
+    assert refused.status == 400
+    assert "spot is a Spot VM. Azure does not offer this notice for Spot VMs" in refused.json()["detail"]
 
 
 # --- Deletions that wait for each other -----------------------------------------------------------------

@@ -22,8 +22,8 @@ CASES: dict[str, dict[str, Any]] = {
     "emergency-repair": {"host": "rack-2"},
     "eviction": {"vms": ["batch_0"]},
     "rebalance": {"vms": ["batch_1"]},
-    "delete": {"vms": ["batch_2", "batch_3"]},
-    "scale-in": {"vms": ["batch_4"]},
+    "delete": {"vms": ["pool_0", "pool_1"]},
+    "scale-in": {"vms": ["pool_2"]},
     "instance-repair": {"vms": ["silent"]},
 }
 
@@ -44,13 +44,21 @@ addresses = "127.4.0.1-127.4.0.4"
 [[group]]
 name = "batch"
 kind = "scale-set"
-terminate_notice = "PT5M"
 [[vm]]
 group = "batch"
-count = 5
+count = 2
 hosts = ["rack-2"]
-addresses = "127.4.0.11-127.4.0.15"
+addresses = "127.4.0.11-127.4.0.12"
 priority = "spot"
+[[group]]
+name = "pool"
+kind = "scale-set"
+terminate_notice = "PT5M"
+[[vm]]
+group = "pool"
+count = 3
+hosts = ["rack-2"]
+addresses = "127.4.0.13-127.4.0.15"
 [[vm]]
 name = "silent"
 """
@@ -62,6 +70,7 @@ def service() -> Iterator[Service]:
     with Service(FLEET, enable_groups=False) as found:
         document(found, WEB)
         document(found, BATCH)
+        document(found, "127.4.0.13")
         yield found
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import (
+    NEWEST,
+    OLDEST,
     act_on_event,
     domains_are_separate,
     event_ids,
@@ -183,7 +185,7 @@ def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause:
     moving = request_one(forewarn, cause, "web-1")
     told = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(forewarn, WEB)]
     kind = "Redeploy" if cause == "redeploy" else "Freeze"
-    assert told == [("Redeploy", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
+    assert told == [("Freeze", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
     carried_out(forewarn, moving)
     (left,) = events(forewarn, WEB)
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
@@ -205,6 +207,116 @@ def test_the_return_of_a_degraded_host_cancels_its_events(forewarn: Service) -> 
     assert incarnation(forewarn, MAIL) == numbers[MAIL] + 1
     forewarn.advance(timedelta(days=8))
     assert get(forewarn, "hosts/rack-1")["vms"] == ["web-0", "web-3", "mail-0", "solo"]
+
+
+NARROW_FLEET = """
+[[host]]
+name = "left"
+[[host]]
+name = "right"
+[[group]]
+name = "web"
+kind = "availability-set"
+update_domains = 2
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 2
+hosts = ["left", "right"]
+addresses = "127.0.0.10-127.0.0.11"
+[[vm]]
+name = "solo"
+host = "left"
+address = "127.0.0.30"
+[[vm]]
+name = "idle"
+host = "right"
+address = "127.0.0.31"
+"""
+"""Two hosts. Each can take the VMs without a group, but not the other's VM of the group."""
+narrow = pytest.mark.forewarn(fleet=NARROW_FLEET, fabric="manual")
+
+
+def shown(service: Service, address: str, version: str = NEWEST) -> list[tuple[str, str, str]]:
+    found = events(service, address, version)
+    return [(event["EventType"], ",".join(event["Resources"]), event["EventStatus"]) for event in found]
+
+
+@narrow
+def test_each_vm_of_a_degraded_host_is_migrated_if_a_host_can_take_it_and_redeployed_otherwise(
+    forewarn: Service,
+) -> None:
+    operations = request(forewarn, "degraded-hardware", host="left")
+    assert [(operation["vms"], operation["type"], operation["destinations"]) for operation in operations] == [
+        (["web-0"], "Redeploy", {"web-0": None}),
+        (["solo"], "Freeze", {"solo": "right"}),
+    ]
+    week = forewarn.now + timedelta(days=7)
+    assert {event["NotBefore"] for address in (WEB, SOLO) for event in events(forewarn, address)} == {rfc1123(week)}
+    assert [event["DurationInSeconds"] for event in events(forewarn, SOLO)] == [5]
+    assert shown(forewarn, WEB, OLDEST) == [("Redeploy", "_web-0", "Scheduled")]
+    assert shown(forewarn, SOLO, OLDEST) == [("Freeze", "_solo", "Scheduled")]
+    assert events(forewarn, "127.0.0.31") == [], "who is on another host sees nothing"
+    carried_out(forewarn, *operations)
+    done = [forewarn.control("POST", f"/v1/operations/{one['id']}/done").json() for one in operations]
+    assert [one["moves"] for one in done] == [{}, {"solo": "right"}]
+    assert hosts_of_vms(forewarn)["solo"] == "right"
+
+
+@narrow
+def test_the_operator_chooses_how_all_vms_leave_a_degraded_host(forewarn: Service) -> None:
+    before = hosts_of_vms(forewarn)
+    refused = forewarn.control(
+        "POST", "/v1/operations", {"cause": "degraded-hardware", "host": "left", "type": "Freeze"}
+    )
+    assert (refused.status, refused.json()["title"]) == (409, "Conflict")
+    assert "No host can take web-0." in refused.json()["detail"]
+    assert get(forewarn, "hosts/left")["state"] == "in-service", "a rejected request changes nothing"
+    operations = request(forewarn, "degraded-hardware", host="left", type="Redeploy")
+    assert [operation["type"] for operation in operations] == ["Redeploy", "Redeploy"]
+    assert hosts_of_vms(forewarn) == before
+
+
+@narrow
+@pytest.mark.parametrize("approved", [False, True], ids=["due", "approved"])
+def test_a_vm_whose_migration_is_no_longer_possible_is_redeployed_with_notice(
+    forewarn: Service, approved: bool
+) -> None:
+    (_, migration) = request(forewarn, "degraded-hardware", host="left")
+    request(forewarn, "degraded-hardware", host="right")
+    outside, number = events(forewarn, WEB), incarnation(forewarn, SOLO)
+    if approved:
+        carried_out(forewarn, migration)
+    else:
+        forewarn.advance(timedelta(days=7))
+    now = forewarn.now
+    (event,) = events(forewarn, SOLO)
+    assert event["EventId"].lower() != migration["events"][0]["id"]
+    assert (event["EventType"], event["EventStatus"]) == ("Redeploy", "Scheduled"), "the application must prepare again"
+    assert event["NotBefore"] == rfc1123(now + timedelta(minutes=10))
+    assert event["DurationInSeconds"] == -1
+    assert shown(forewarn, SOLO, OLDEST) == [("Redeploy", "_solo", "Scheduled")]
+    assert incarnation(forewarn, SOLO) == number + 2, "one ended, one scheduled"
+    if approved:
+        assert events(forewarn, WEB) == outside
+    ended = get(forewarn, f"operations/{migration['id']}")
+    assert (ended["status"], ended["reason"]) == (
+        "cancelled",
+        "no host can take any of its VMs, so it is redeployed",
+    )
+    forewarn.advance(timedelta(minutes=10))
+    assert shown(forewarn, SOLO) == [("Redeploy", "solo", "Started")], "it does not stay on the host"
+
+
+def test_a_second_degradation_only_concerns_vms_without_an_event(forewarn: Service) -> None:
+    operations = request(forewarn, "degraded-hardware", host="rack-1")
+    body = {"cause": "degraded-hardware", "host": "rack-1"}
+    again = forewarn.control("POST", "/v1/operations", body)
+    assert again.status == 409
+    assert f"web-0 already has a pending degraded-hardware (operation {operations[0]['id']})" in again.json()["detail"]
+    forewarn.control("POST", f"/v1/operations/{operations[1]['id']}/cancel")
+    (other,) = request(forewarn, "degraded-hardware", host="rack-1")
+    assert other["vms"] == operations[1]["vms"] == ["web-3"]
 
 
 # --- Failed ---------------------------------------------------------------------------------------------
@@ -230,14 +342,32 @@ def test_the_vms_of_a_failed_host_move_and_the_host_is_out_of_service(forewarn: 
     assert hosts_of_vms(forewarn)["idle"] != "rack-1", "the emptiest host of all has failed"
 
 
-def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same(forewarn: Service) -> None:
-    request(forewarn, "hardware-failure", host="rack-2", type="Reboot")
+@pytest.mark.parametrize("kind", ["Reboot", "Redeploy"])
+def test_the_vms_of_a_failed_host_start_elsewhere_whatever_the_event_says(forewarn: Service, kind: str) -> None:
+    request(forewarn, "hardware-failure", host="rack-2", type=kind)
+    assert [(event["EventType"], event["EventStatus"]) for event in events(forewarn, WEB)] == [(kind, "Started")]
     forewarn.advance(timedelta(minutes=10))
-    assert get(forewarn, "vms/web-1")["host"] == "rack-2"
+    assert get(forewarn, "vms/web-1")["host"] != "rack-2"
     assert get(forewarn, "vms/web-1")["state"] == "running"
     assert get(forewarn, "hosts/rack-2")["state"] == "failed"
     forewarn.control("POST", "/v1/hosts/rack-2/return")
     assert get(forewarn, "hosts/rack-2")["state"] == "in-service"
+
+
+def test_a_second_failure_of_a_host_moves_its_vms_once(forewarn: Service) -> None:
+    (first,) = request(forewarn, "hardware-failure", host="rack-1")
+    body = {"cause": "hardware-failure", "host": "rack-1"}
+    again = forewarn.control("POST", "/v1/operations", body)
+    assert again.status == 409, "its VMs are not on their new hosts yet"
+    assert f"rack-1 already has a started hardware-failure (operation {first['id']})" in again.json()["detail"]
+    forewarn.advance("0s")
+    after, number = hosts_of_vms(forewarn), incarnation(forewarn, WEB)
+    assert request(forewarn, "hardware-failure", host="rack-1") == [], "there is no VM on it"
+    forewarn.advance("0s")
+    assert hosts_of_vms(forewarn) == after
+    assert incarnation(forewarn, WEB) == number
+    rows = forewarn.control("GET", "/v1/history?kind=host-failed").json()["history"]
+    assert [row["host"] for row in rows] == ["rack-1"], "it has failed once"
 
 
 def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(forewarn: Service) -> None:

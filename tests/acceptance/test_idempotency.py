@@ -125,9 +125,14 @@ def test_many_at_once_with_one_key_make_one(forewarn: Service) -> None:
 
 def test_after_a_kill_at_any_time_a_repeated_request_has_one_effect(make_service: MakeService) -> None:
     """A repeated request with the same key creates one object, whether or not the first response arrived."""
-    service = make_service("--clock", "virtual", fleet=FLEET)
+    service = make_service("--clock", "virtual", fleet=FLEET + '[[vm]]\nname = "many-{n}"\ncount = 200\n')
     service.document()
     sent = 0
+
+    def restart(life: int, number: int) -> HTTPResponse:
+        body = {"cause": "restart", "vms": [f"many-{life * 40 + number}"]}
+        return send(service, "/v1/operations", body, f"{life}-{number}")
+
     for life in range(5):
         killer = threading.Thread(target=service.kill)
         for number in range(40):
@@ -135,11 +140,11 @@ def test_after_a_kill_at_any_time_a_repeated_request_has_one_effect(make_service
                 killer.start()
             sent += 1
             try:
-                send(service, "/v1/operations", RESTART, f"{life}-{number}")
+                restart(life, number)
             except (OSError, ValueError):  # cut off, or no word left where it was
                 break
         killer.join(timeout=60)
         service.start("--clock", "virtual")
         for again in range(number + 1):
-            assert send(service, "/v1/operations", RESTART, f"{life}-{again}").status == 201
+            assert restart(life, again).status == 201
     assert len(service.list_all("/v1/operations?all=true")) == sent

@@ -34,7 +34,7 @@ LEAST = {
     "redeploy": 10 * MINUTE,
     "host-update": 15 * MINUTE,
     "live-migration": 15 * MINUTE,
-    "degraded-hardware": 10 * MINUTE,
+    "degraded-hardware": 15 * MINUTE,
     "emergency-repair": 15 * MINUTE,
     "eviction": 30 * SECOND,
 }

@@ -152,7 +152,7 @@ def test_with_a_full_disk_changes_get_503_and_reads_work(make_service: Callable[
     refused = service.approve(event)
     assert refused.status == 503
     assert "Cannot write the change" in refused.json()["error"]
-    assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": ["one"]}).status == 503
+    assert service.control("POST", "/v1/operations", {"cause": "redeploy", "vms": ["one"]}).status == 503
     assert service.request(source="127.0.0.2").status == 503, "enabling must be on disk before its first answer"
     document = service.document()
     assert [told["EventStatus"] for told in document["Events"]] == ["Scheduled"]

@@ -1,4 +1,4 @@
-"""Spot VMs: an eviction deallocates them, and a rebalance recommendation does nothing by itself."""
+"""Spot VMs: an eviction deallocates or deletes them, and a rebalance recommendation does nothing by itself."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from acceptance.causes import (
     request_one,
     rfc1123,
     scheduled_event,
+    started,
     statuses,
 )
 from forewarn.testing import Service
@@ -115,6 +116,73 @@ def test_an_eviction_cancels_the_other_events_of_the_vm(service: Service) -> Non
     assert incarnation(service, "127.0.0.62") == 5, "two scheduled, one started, two ended"
     assert get(service, f"operations/{restart['id']}")["status"] == "cancelled"
     assert ("cancelled", "spot-2: the VM was deallocated") in history(service, restart)
+
+
+POLICY_FLEET = """
+[[group]]
+name = "batch"
+kind = "scale-set"
+eviction_policy = "delete"
+[[vm]]
+group = "batch"
+count = 2
+addresses = "127.0.0.50-127.0.0.51"
+priority = "spot"
+[[vm]]
+group = "batch"
+name = "batch_2"
+address = "127.0.0.52"
+priority = "spot"
+eviction_policy = "deallocate"
+[[vm]]
+name = "alone"
+address = "127.0.0.60"
+priority = "spot"
+eviction_policy = "delete"
+[[vm]]
+name = "outside"
+address = "127.0.0.90"
+"""
+
+
+@pytest.mark.forewarn(fleet=POLICY_FLEET, preview_versions=True)
+def test_the_eviction_policy_of_the_vm_or_of_its_set_decides_whether_it_is_deleted(forewarn: Service) -> None:
+    assert get(forewarn, "groups/batch")["eviction_policy"] == "delete"
+    policies = {vm["name"]: vm["eviction_policy"] for vm in get(forewarn, "vms")["vms"]}
+    assert policies == {
+        "alone": "delete",
+        "batch_0": "delete",
+        "batch_1": "delete",
+        "batch_2": "deallocate",
+        "outside": None,
+    }
+    for address, expected in (("127.0.0.50", "Delete"), ("127.0.0.52", "Deallocate"), ("127.0.0.90", "")):
+        path = "/metadata/instance/compute/evictionPolicy?format=text&api-version="
+        assert forewarn.request(target=path + "2020-12-01", source=address).body.decode() == expected
+        assert forewarn.request(target=path + "2025-04-07", source=address).body.decode() == expected
+        assert forewarn.request(target=path + "2020-10-01", source=address).status == 404
+    outside = document(forewarn, "127.0.0.90")
+    operations = request(forewarn, "eviction", "batch_0", "batch_2", "alone")
+    number = incarnation(forewarn, "127.0.0.51")
+    due = forewarn.now + timedelta(seconds=30)
+    told = [
+        scheduled_event(event_id, "Preempt", operation["vms"], due, "", "Platform")
+        for operation in operations[:2]
+        for event_id in event_ids(operation).values()
+    ]
+    check_document(forewarn, "127.0.0.51", number, told)
+    forewarn.advance("30s")
+    check_document(forewarn, "127.0.0.50", number + 2, [started(event) for event in told])
+    assert get(forewarn, "vms/batch_2")["state"] == "deallocated"
+    again = forewarn.control("POST", "/v1/operations", {"cause": "eviction", "vms": ["batch_0"]})
+    assert again.status == 409, "it is deleted when its event ends"
+    forewarn.advance("60s")
+    check_document(forewarn, "127.0.0.51", number + 4, [])
+    assert [vm["name"] for vm in get(forewarn, "vms")["vms"]] == ["batch_1", "batch_2", "outside"]
+    assert forewarn.request(source="127.0.0.50").status == 404, "its address has no VM"
+    assert forewarn.request(source="127.0.0.60").status == 404
+    assert document(forewarn, "127.0.0.90") == outside
+    request(forewarn, "start", "batch_2")
 
 
 def test_a_rebalance_recommendation_is_shown_only_by_the_preview_and_never_starts(service: Service) -> None:

@@ -154,8 +154,8 @@ def test_new_requests_respect_the_stored_state(scene: Scene) -> None:
     assert redeployed["events"][0]["status"] == "started", "web approves redeploys by itself"
     deleted = service.request_operation("scale-in", "batch_0")
     assert deleted["events"][0]["status"] == "scheduled", "batch gets notice of a deletion"
-    updated = service.request_operation("host-update", host="rack-10")
-    assert updated["events"][0]["not_before"].endswith("T01:00:00.000000Z"), "db has a window, at 2 o'clock in Berlin"
+    migrated = service.request_operation("live-migration", *service.get_json("/v1/hosts/rack-10")["vms"])
+    assert migrated["events"][0]["not_before"].endswith("T01:00:00.000000Z"), "db has a window, at 2 o'clock in Berlin"
     assert service.control("POST", "/v1/hosts/rack-05/return").status == 200
     degraded = service.get_json(f"/v1/operations/{scene.facts['named']['degraded']}")
     assert degraded["status"] == "cancelled", "no VM must leave a host that is healthy again"

@@ -9,8 +9,8 @@ import pytest
 
 from forewarn.core.access import Role, StoredResponse, Token
 from forewarn.core.events import Event, EventStatus, Source
-from forewarn.core.fleet import VM, Group, Host, HostState
-from forewarn.core.operations import CauseRequest, Health, Operation, OperationStatus
+from forewarn.core.fleet import VM, Group, Host, HostState, SetMode, Visibility
+from forewarn.core.operations import UNKNOWN_DURATION, CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
@@ -28,22 +28,31 @@ SAVED_AS = {"fleet_group": "group", "kept_answer": "response"}
 
 LENGTH = timedelta(minutes=14, seconds=50.5)
 REQUEST = CauseRequest(
-    "host-update", ("web-0",), "host-a", "Freeze", LENGTH, LENGTH, LATER, ("notice",), "r-1", LENGTH, 2.5
+    *("host-update", ("web-0",), "host-a", "Freeze", UNKNOWN_DURATION, LENGTH, LATER, ("notice",), "r-1", LENGTH, 2.5),
+    *("", "delete"),
 )
-COURSE = RolloutSettings("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5)
+COURSE = RolloutSettings("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5, "why")
 PAIRS = (("web-0", "host-b"), ("web-1", "höst"))
 ROWS: dict[str, tuple[Any, ...]] = {
     "vm": (
         VM("web-0", "web", "host-a"),
         VM(
             *("a", "b", "c", 1, 2, "d", "e", "f", "spot", "g", "h", (("i", "j"), ("k", "")), ("reboot",), True, "l"),
+            placement_group=2,
             os="windows",
             location="m",
+            terminate_notice=LENGTH,
+            eviction_policy="delete",
         ),
     ),
     "fleet_group": (
         Group("db", "standalone"),
-        Group("web", "scale-set", 5, 3, ("reboot", "redeploy"), LENGTH, (parse_window("sat 02:00 4h Europe/Berlin"),)),
+        Group(
+            *("web", "scale-set", 5, 3, ("reboot", "redeploy"), LENGTH, (parse_window("sat 02:00 4h Europe/Berlin"),)),
+            SetMode.FLEXIBLE,
+            Visibility.OWN,
+            "deallocate",
+        ),
     ),
     "host": (Host("host-a"), Host("host-b", HostState.FAILED, spare=True)),
     "delivery": (Delivery("web", True, "0123abcd", 7), Delivery("db", False, "", 0)),
@@ -101,7 +110,8 @@ def test_columns_are_those_of_the_database(table: Table[Any]) -> None:
 
 
 def test_the_columns_of_a_vm_are_its_fields() -> None:
-    assert VMS.names == [{"group": "group_name"}.get(field, field) for field in VM._fields]
+    renamed = {"group": "group_name", "terminate_notice": "terminate_notice_seconds"}
+    assert VMS.names == [renamed.get(field, field) for field in VM._fields]
 
 
 @pytest.mark.parametrize("name", TABLES)

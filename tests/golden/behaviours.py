@@ -34,13 +34,14 @@ BEHAVIOURS = (
     ),
     Behaviour(
         "eviction",
-        "Preempt, 30 seconds of notice, empty description, source Platform.",
+        "Preempt, 30 seconds of notice, empty description, source Platform. The eviction policy decides about the VM.",
         OBSERVED,
         "acceptance/test_spot.py",
     ),
     Behaviour(
         "after an eviction",
-        "The event stays Started for a minute. The VM is deallocated, and can still poll its document.",
+        "The event stays Started for a minute. A deallocated VM can still poll its document. A deleted VM leaves the "
+        "fleet when its event ends.",
         ASSUMED,
         "acceptance/test_spot.py",
     ),
@@ -52,7 +53,7 @@ BEHAVIOURS = (
     ),
     Behaviour(
         "deletion",
-        "Terminate with the notice of the scale set, for deletions only. An approved one waits for the other "
+        "Terminate with the notice of the scale set or VM, for deletions only. An approved one waits for the other "
         "pending ones of the set.",
         DOCUMENTED,
         "acceptance/test_deletion.py",
@@ -66,20 +67,22 @@ BEHAVIOURS = (
     ),
     Behaviour(
         "degraded hardware",
-        "Redeploy with NotBefore up to seven days ahead. A redeploy by the user completes it.",
+        "Freeze for a live migration, or Redeploy if it is not possible. NotBefore is up to seven days ahead. A "
+        "redeploy by the user completes it.",
         DOCUMENTED,
         "acceptance/test_hosts.py",
     ),
     Behaviour(
         "details of degraded hardware",
-        "Empty description. One event per VM, so that no VM waits for another.",
+        "Empty description. One event per VM, so that no VM waits for another. If no host can take the VM at the "
+        "start, a Redeploy with the minimum notice replaces the Freeze.",
         ASSUMED,
         "acceptance/test_hosts.py",
     ),
     Behaviour(
         "hardware failure",
-        "Started at once, Redeploy or Reboot, 'Virtual machine has encountered a failure.'",
-        OBSERVED,
+        "Started at once, Reboot or on request Redeploy. The VMs start on other hosts.",
+        DOCUMENTED,
         "acceptance/test_hosts.py",
     ),
     Behaviour(

@@ -172,7 +172,7 @@ def _events(service: ServiceProcess) -> dict[str, str]:
     service.control("POST", f"/v1/events/{started}/approve")
     # These wait for another group's approval, so that an approval by their own group does not start them.
     waiting = service.request_operation("host-update", host="shared")["events"]
-    untouched = service.request_operation("host-update", host="shared")["events"]
+    untouched = service.request_operation("emergency-repair", host="shared")["events"]
     found = {"told": told, "started": started}
     for name, events in (("waiting", waiting), ("untouched", untouched)):
         found[name] = next(event["id"] for event in events if event["group"] == "app")

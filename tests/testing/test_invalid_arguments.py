@@ -99,7 +99,7 @@ def test_unusual_arguments_are_accepted(forewarn: Service) -> None:
     )
     assert event.duration == timedelta(seconds=9)
     assert event.not_before - forewarn.now >= timedelta(minutes=20)
-    assert vm.freeze(timedelta(seconds=8)).duration == timedelta(seconds=8)
+    assert forewarn.vm("db-0").freeze(timedelta(seconds=8)).duration == timedelta(seconds=8)
     assert vm.migrate("7s").duration == timedelta(seconds=7)
     vm.approve(event.id)
     assert event.was_approved_by(vm)

@@ -63,18 +63,20 @@ WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] 
     "restart": (lambda vm: vm.restart(), "Reboot", 15 * MINUTE, None),
     "redeploy": (lambda vm: vm.redeploy(), "Redeploy", 10 * MINUTE, None),
     "freeze": (lambda vm: vm.freeze(seconds=9), "Freeze", 15 * MINUTE, timedelta(seconds=9)),
+    "freeze of no length": (lambda vm: vm.freeze(0), "Freeze", 15 * MINUTE, timedelta(0)),
+    "freeze of unknown length": (lambda vm: vm.freeze("unknown"), "Freeze", 15 * MINUTE, None),
     "migrate": (lambda vm: vm.migrate(), "Freeze", 15 * MINUTE, timedelta(seconds=5)),
     "evict": (lambda vm: vm.evict(), "Preempt", timedelta(seconds=30), None),
     "delete": (lambda vm: vm.delete(), "Terminate", 10 * MINUTE, None),
-    "degrade": (lambda vm: vm.degrade(), "Redeploy", timedelta(days=7), None),
-    "fail": (lambda vm: vm.fail(), "Redeploy", timedelta(0), None),
+    "degrade": (lambda vm: vm.degrade(), "Freeze", timedelta(days=7), timedelta(seconds=5)),
+    "fail": (lambda vm: vm.fail(), "Reboot", timedelta(0), None),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_method_of_a_vm_makes_its_event(forewarn: Service, way: str) -> None:
     happen, kind, notice, duration = WAYS[way]
-    vm = forewarn.group("web", vms=3, kind="scale-set", terminate_notice="PT10M")[0]
+    vm = forewarn.group("web", vms=3, kind="scale-set", terminate_notice="PT10M" if way == "delete" else None)[0]
     event = happen(vm)
     assert (event.type, event.vms, event.duration) == (kind, ("web_0",), duration)
     assert event.not_before - forewarn.now == notice
@@ -86,6 +88,28 @@ def test_each_method_of_a_vm_makes_its_event(forewarn: Service, way: str) -> Non
     forewarn.advance(minutes=10)
     assert event.status == "Completed"
     assert vm.running == (way not in ("evict", "delete"))
+
+
+def test_a_single_vm_has_a_terminate_notice_and_a_spot_vm_an_eviction_policy(forewarn: Service) -> None:
+    event = forewarn.vm("web-0", terminate_notice="PT5M").delete()
+    assert (event.type, event.not_before - forewarn.now) == ("Terminate", 5 * MINUTE)
+    forewarn.vm("spot-0", priority="spot", eviction_policy="delete").evict()
+    forewarn.advance(minutes=6)
+    assert not forewarn.has_vm("web-0")
+    assert not forewarn.has_vm("spot-0")
+
+
+def test_the_description_of_an_event_is_that_of_the_request_or_the_setting_or_the_cause() -> None:
+    with Service(description={"host-update": "Rack work, today.", "eviction": ""}) as forewarn:
+        vm = forewarn.vm("web-0")
+        vm.freeze()
+        forewarn.request_operation("emergency-repair", host=vm.host, description="Fire.")
+        vm.migrate()
+        assert [event.description for event in vm.poll().events] == [
+            "Rack work, today.",
+            "Fire.",
+            "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
+        ]
 
 
 def test_an_event_knows_its_approvers(forewarn: Service) -> None:
@@ -169,6 +193,11 @@ BAD: dict[str, tuple[Callable[[Service], Any], type[Exception], str]] = {
     "a step back": (lambda f: f.advance(minutes=-2, seconds=30), errors.BadOption, "only moves forward"),
     "a deletion without notice": (lambda f: f.vm("web-0").delete(), errors.NoticeNotPossible, "no terminate notice"),
     "an eviction of a regular VM": (lambda f: f.vm("r", priority="regular").evict(), errors.NotSpot, "spot"),
+    "an eviction from a set with a terminate notice": (
+        lambda f: f.group("pool", 2, "scale-set", terminate_notice="PT5M")[0].evict(),
+        errors.SpotTerminateNotice,
+        "pool_0 is a Spot VM",
+    ),
     "seen by nobody known": (lambda f: f.advance(seen_by="web-9"), errors.UnknownVM, "web-9"),
 }
 

@@ -140,8 +140,8 @@ def test_a_vm_in_seen_by_does_not_become_inactive(forewarn: Service) -> None:
             strict.advance(days=8, seen_by=vm)
             assert event.status == "Completed"
             assert application.steps()[-3:] == [
-                (1, [("Redeploy", "Scheduled")]),
-                (2, [("Redeploy", "Started")]),
+                (1, [("Freeze", "Scheduled")]),
+                (2, [("Freeze", "Started")]),
                 (3, []),
             ]
             assert strict.get_json("/v1/vms/web-0")["events_enabled"]

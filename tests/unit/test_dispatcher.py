@@ -181,9 +181,9 @@ async def test_a_failing_row_blocks_the_rows_after_it(receiver: Receiver) -> Non
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for group in ("db-0", "web"):
             await engine.enable(group, by="test")
-        for _ in range(5):
-            await request_operation(engine, "restart", "web-0")
-            await request_operation(engine, "restart", "db-0")
+        for cause in ("restart", "redeploy", "live-migration"):
+            await request_operation(engine, cause, "web-0")
+            await request_operation(engine, cause, "db-0")
         expected = await history(engine, added.cursor)
         first = min((number for number, group in expected.items() if group == "web"), key=int)
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
@@ -225,9 +225,9 @@ async def test_delivery_resumes_after_failures_and_a_restart(
             receiver.respond = lambda _: replies[trouble]
         if trouble == "hangs":
             dispatcher._outbound._timeout_seconds = 0.2
-        for _ in range(3):
-            await request_operation(engine, "restart", "web-0")
-            await request_operation(engine, "redeploy", "db-0")
+        for cause in ("restart", "redeploy", "live-migration"):
+            await request_operation(engine, cause, "web-0")
+            await request_operation(engine, cause, "db-0")
         await until(engine, lambda: any(row.attempts > 1 for row in undelivered(engine).values()))
     assert len(receiver.taken) == before
     if trouble == "hangs":  # else it would hang on for a while
@@ -279,8 +279,8 @@ async def test_only_a_few_rows_are_sent_before_their_results_are_on_disk(
             return await order(what, *arguments)
 
         monkeypatch.setattr(engine, "execute", order_late)
-        for _ in range(5):
-            await request_operation(engine, "restart", "web-0")
+        for name in FLEET.vms:
+            await request_operation(engine, "restart", name)
         expected = await history(engine, added.cursor)
         assert len(expected) > MAX_UNCONFIRMED + 1
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) >= most)

@@ -417,9 +417,12 @@ async def test_after_a_restart_overdue_work_is_done_once(tmp_path: Path) -> None
 
 
 async def test_a_subscriber_can_send_commands_and_only_one_batch_is_committed_at_a_time() -> None:
-    async with running_engine() as engine:
+    groups = [Group(name, "availability-set") for name in ("web", "db-0")]
+    vms = [VM(f"{group.name}-{number}", group.name, "host") for group in groups for number in range(30)]
+    async with running_engine(fleet=Fleet(vms, groups, [Host("host")])) as engine:
         loop = asyncio.get_running_loop()
-        events = [await only_event(engine, "restart", "db-0") for _ in range(30)]
+        events = [await only_event(engine, "restart", f"db-0-{number}") for number in range(30)]
+        names = [f"web-{number}" for number in range(30)]
         finished = loop.create_future()
         more: list[asyncio.Task[object]] = []
 
@@ -429,7 +432,9 @@ async def test_a_subscriber_can_send_commands_and_only_one_batch_is_committed_at
             elif events:
                 engine.approve_with_callback([events.pop().id], "db-0", "db-0", approve_next)
                 loop.call_soon(
-                    lambda: more.append(asyncio.ensure_future(request_operation(engine, "restart", "web-0", by="x")))
+                    lambda: more.append(
+                        asyncio.ensure_future(request_operation(engine, "restart", names.pop(), by="x"))
+                    )
                 )
             else:
                 finished.set_result(None)

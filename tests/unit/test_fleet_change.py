@@ -155,7 +155,8 @@ def test_commands_change_a_fleet_to_what_a_new_one_would_be(fleet: Fleet, acts: 
     for what, which, how in acts:
         hosts, vms = draft.fleet.host_names(), [*draft.fleet.vms.values()]
         if what == "state" and hosts:
-            placement.set_host_state(draft, hosts[which % len(hosts)], [*HostState][how % len(HostState)])
+            state = [*HostState][how % len(HostState)]
+            placement.set_host_state(draft, START, hosts[which % len(hosts)], state, "test")
         elif what == "policy" and vms:
             policy = fleet_commands.PolicyUpdate(auto_approve=[(), ("redeploy",)][how % 2])
             fleet_commands.set_policy(draft, START, OperatorLimits(), vms[which % len(vms)].group, policy, "test")
@@ -185,7 +186,7 @@ def histories(draw: st.DrawFn) -> tuple[Fleet, Fleet]:
         fleet = draft.fleet
         if draw(st.booleans()):
             host = draw(st.sampled_from(fleet.host_names()))
-            placement.set_host_state(draft, host, draw(st.sampled_from(HostState)))
+            placement.set_host_state(draft, START, host, draw(st.sampled_from(HostState)), "test")
         if not fleet.vms:
             continue
         vm = fleet.vms[draw(st.sampled_from([*fleet.vms]))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import defaultdict
+from datetime import timedelta
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host
+from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, eviction_policy
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains
 from forewarn.errors import BadFleet
 from forewarn.files.fleet_file import parse_fleet
@@ -79,6 +80,7 @@ def test_every_key_of_a_vm() -> None:
         address = "10.0.0.4"
         listen = "127.0.0.1:9000"
         priority = "spot"
+        eviction_policy = "delete"
         size = "Standard_D2s_v5"
         zone = "1"
         tags = {env = "prod", "cost.centre" = "7"}
@@ -107,8 +109,31 @@ def test_every_key_of_a_vm() -> None:
             user_data="größe\n",
             custom_data="#cloud-config",
             public_keys=("ssh-ed25519 AAAA ops", "ssh-rsa 0"),
+            eviction_policy="delete",
         )
     ]
+
+
+def test_a_terminate_notice_of_a_single_vm() -> None:
+    text = (
+        SOLO
+        + 'terminate_notice = "PT10M"\n'
+        + STANDALONE
+        + 'terminate_notice = "5m"\n[[vm]]\nname = "a"\ngroup = "one"\n'
+    )
+    fleet = parse_fleet(text, "fleet.toml")
+    assert fleet.group("solo").terminate_notice == timedelta(minutes=10)
+    assert fleet.group("one").terminate_notice == timedelta(minutes=5)
+
+
+def test_the_eviction_policy_of_a_vm_overrides_that_of_its_set() -> None:
+    of_set = '[[group]]\nname = "s"\nkind = "scale-set"\neviction_policy = "delete"\n'
+    vms = '[[vm]]\ngroup = "s"\nname = "s_{n}"\npriority = "spot"\n'
+    text = of_set + vms.replace("{n}", "0") + vms.replace("{n}", "1") + 'eviction_policy = "deallocate"\n'
+    text += '[[vm]]\ngroup = "s"\nname = "s_2"\n' + '[[vm]]\nname = "alone"\npriority = "spot"\n'
+    fleet = parse_fleet(text, "fleet.toml")
+    found = {vm.name: eviction_policy(vm, fleet.group(vm.group)) for vm in fleet.vms.values()}
+    assert found == {"s_0": "delete", "s_1": "deallocate", "s_2": "", "alone": "deallocate"}
 
 
 def test_a_standalone_group_can_have_one_vm() -> None:
@@ -559,6 +584,57 @@ WRONG = {
         3,
         'vm "solo".host',
         "'solo-host'",
+    ),
+    "eviction policy of a regular VM": (
+        SOLO + 'eviction_policy = "delete"\n',
+        3,
+        'vm "solo".eviction_policy',
+        'Only Spot VMs are evicted. Write priority = "spot", or omit it.',
+    ),
+    "unknown eviction policy": (
+        SOLO + 'priority = "spot"\neviction_policy = "stop"\n',
+        4,
+        'vm "solo".eviction_policy',
+        "deallocate, delete",
+    ),
+    "eviction policy of a set without Spot VMs": (
+        '[[group]]\nname = "s"\nkind = "scale-set"\neviction_policy = "delete"\n[[vm]]\ngroup = "s"\ncount = 1\n',
+        4,
+        'group "s".eviction_policy',
+        "the set has none",
+    ),
+    "eviction policy of an availability set": (
+        '[[group]]\nname = "s"\nkind = "availability-set"\neviction_policy = "delete"\n',
+        4,
+        'group "s".eviction_policy',
+        "Only a scale set",
+    ),
+    "terminate notice in a group": (
+        '[[group]]\nname = "s"\nkind = "scale-set"\n[[vm]]\ngroup = "s"\ncount = 1\nterminate_notice = "PT5M"\n',
+        7,
+        "vm[0].terminate_notice",
+        "Write it in [[group]] 's'.",
+    ),
+    "terminate notice of an availability set": (
+        '[[group]]\nname = "s"\nkind = "availability-set"\nterminate_notice = "PT5M"\n',
+        4,
+        'group "s".terminate_notice',
+        "Only scale sets and single VMs",
+    ),
+    "terminate notice of a Spot set": (
+        (
+            '[[group]]\nname = "s"\nkind = "scale-set"\nterminate_notice = "PT5M"\n'
+            '[[vm]]\ngroup = "s"\nname = "s_0"\n[[vm]]\ngroup = "s"\nname = "s_1"\npriority = "spot"\n'
+        ),
+        11,
+        'vm "s_1".priority',
+        "Azure offers no terminate notice for Spot VMs, and group 's' has one.",
+    ),
+    "terminate notice of a Spot VM": (
+        SOLO + 'terminate_notice = "PT5M"\npriority = "spot"\n',
+        4,
+        'vm "solo".priority',
+        "Azure offers no terminate notice for Spot VMs, and it has one.",
     ),
     "company": (
         STANDALONE + '[[vm]]\nname = "a"\ngroup = "one"\n[[vm]]\nname = "b"\ngroup = "one"\n',

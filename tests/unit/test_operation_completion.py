@@ -10,7 +10,7 @@ from engines import MINUTE, approve, make_engine, request_operation, running_eng
 from forewarn.core import fleet_commands, rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.fleet_commands import PolicyUpdate
-from forewarn.core.operations import OperationStatus
+from forewarn.core.operations import CauseRequest, OperationStatus
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
 from forewarn.core.windows import parse_window
@@ -148,8 +148,8 @@ async def test_an_operation_that_a_forced_file_ended_is_not_executed() -> None:
 async def test_a_migration_made_obsolete_by_two_redeploys_is_cancelled_once() -> None:
     async with running_engine(fleet=SHARED) as engine:
         moving = await request_operation(engine, "live-migration", "plain")
-        for _ in range(2):
-            await request_operation(engine, "redeploy", "plain")
+        await request_operation(engine, "redeploy", "plain")
+        await engine.request(CauseRequest("degraded-hardware", host="a", type="Redeploy"), "user")
         redeploys = [event.id for event in engine.document("plain").events if event.operation != moving.id]
         await approve(engine, *redeploys, by="plain")
         await engine.advance(MINUTE)

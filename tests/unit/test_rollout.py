@@ -281,10 +281,10 @@ REFUSED: dict[str, tuple[Draft, list[str], RolloutSettings, type[Exception], str
         BadOption,
         "health_timeout",
     ),
-    "no duration": (
+    "a duration below a second": (
         drafted(FLEET),
         ["*"],
-        RolloutSettings(duration=timedelta(0)),
+        RolloutSettings(duration=timedelta(milliseconds=500)),
         BadOption,
         "a Freeze lasts from 1s to 1h",
     ),

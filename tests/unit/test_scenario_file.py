@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from forewarn.core.faults import FaultSpec
+from forewarn.core.operations import UNKNOWN_DURATION
 from forewarn.core.scenarios import Expectation, ExpectedVMState, Needs, ScenarioStep, StepOptions, WaitCondition
 from forewarn.errors import BadScenario
 from forewarn.files.scenario_file import parse_scenario
@@ -75,6 +76,15 @@ notified = true
 vm = "moved"
 domains_at_once = 1
 '''
+
+
+@pytest.mark.parametrize(
+    ("written", "duration"), [("0s", timedelta(0)), ("unknown", UNKNOWN_DURATION), (" Unknown", UNKNOWN_DURATION)]
+)
+def test_a_freeze_of_no_or_unknown_length_and_its_description(written: str, duration: timedelta) -> None:
+    text = HEAD + f'[[step]]\ndo = "host-update"\nduration = "{written}"\ndescription = ""\n'
+    (step,) = parse_scenario(text, "mine", "mine.toml").steps
+    assert step.options == StepOptions(duration=duration, description="")
 
 
 def test_every_key_of_a_file() -> None:
@@ -224,6 +234,18 @@ BROKEN = {
         4,
         "step[0].max_unavailable",
         "Is not allowed here. Options of do = 'restart': vms, type, duration, notice, overrides.",
+    ),
+    "a description of a user's operation": (
+        HEAD + DO + 'description = "x"\n',
+        4,
+        "step[0].description",
+        "Is not allowed here. A user requests a restart, and Azure describes such operations itself.",
+    ),
+    "a description of several lines": (
+        HEAD + DO.replace("restart", "host-update") + 'description = "a\\nb"\n',
+        4,
+        "step[0].description",
+        "It contains control characters. Write plain text in one line.",
     ),
     "an option of nothing": (
         HEAD + DO + '[[step]]\nwait = "1m"\nvms = [1]\n',
@@ -386,7 +408,7 @@ BROKEN = {
         HEAD + DO + 'expect = { vm = "gone" }\n',
         4,
         "step[0].expect.vm",
-        "'gone' is not one of running, moved, deallocated, deleted.",
+        "'gone' is not one of running, moved, deallocated, deleted, evicted.",
     ),
     "the former name of a fault's key": (
         HEAD + DO + '[[step]]\nfault = { kind = "500", for = "1m" }\n',

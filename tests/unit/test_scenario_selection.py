@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from forewarn.core.fleet import Fleet
+from forewarn.core.fleet import Fleet, FleetChange
 from forewarn.core.scenarios import Needs, RunOptions, Scenario, select_vms
 from forewarn.errors import BadOption, ScenarioDoesNotFit, UnknownResource, UnknownVM
 from forewarn.files.fleet_file import parse_fleet
@@ -18,7 +20,6 @@ update_domains = 2
 [[group]]
 name = "pool"
 kind = "scale-set"
-terminate_notice = "PT5M"
 [[vm]]
 name = "web-{n}"
 group = "web"
@@ -32,6 +33,8 @@ name = "db"
 """,
     "fleet.toml",
 )
+# A data folder of an earlier release can have a Spot set with a terminate notice. A file cannot.
+FLEET = FLEET.changed_by(FleetChange(groups=(FLEET.groups["pool"]._replace(terminate_notice=timedelta(minutes=5)),)))
 
 
 def select(needs: Needs, **asked: object) -> tuple[str, ...]:

@@ -158,6 +158,48 @@ def test_the_command_line_takes_settle_times_one_by_one() -> None:
     assert json.loads(shown)["settle"]["from"] == "--settle"
 
 
+def test_descriptions_of_several_sources_are_merged(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text('[description]\nhost-update = "File, with = and comma"\neviction = "Old"\nrebalance = ""\n')
+    variables = {"FOREWARN_CONFIG": str(file), "FOREWARN_DESCRIPTION": "eviction=New\nscale-in=Fewer, please"}
+    found = resolve({"description": "scale-in=Fewest"}, variables)["description"]
+    expected = {"host-update": "File, with = and comma", "eviction": "New", "rebalance": "", "scale-in": "Fewest"}
+    assert found.value == expected
+    assert resolve({"description": str(found)}, {})["description"].value == expected
+    assert resolve({}, {})["description"].value == {}
+    assert str(resolve({}, {})["description"]) == ""
+    assert read_settings({"description": expected})["description"] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("restart=x", "'restart' is not a cause of the platform"),
+        ("host-updat=x", "Did you mean 'host-update'?"),
+        ("x", "must be CAUSE=TEXT"),
+        (f"host-update={'x' * 257}", "at most 256"),
+        ("host-update=a\tb", "control characters"),
+    ],
+)
+def test_a_bad_description_is_an_error(text: str, words: str) -> None:
+    with pytest.raises(BadSetting, match=words):
+        resolve({"description": text}, {})
+
+
+def test_descriptions_in_a_file_are_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text('description = "x"\n')
+    with pytest.raises(BadSetting, match=r"must be a table: \[description\], followed by lines like host-update = "):
+        resolve({}, {}, str(file))
+
+
+def test_the_command_line_takes_descriptions_one_by_one() -> None:
+    given = ["--description", "scale-in=One, two", "--description", "eviction=Three"]
+    shown = CliRunner().invoke(command, [*given, "--json"]).output
+    assert json.loads(shown)["description"]["value"] == "scale-in=One, two\neviction=Three"
+    assert "scale-in=One, two; eviction=Three" in CliRunner().invoke(command, given).output
+
+
 # --- Former names ---------------------------------------------------------------------------------------
 
 NEW_NAMES = {

@@ -72,7 +72,7 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
     metavar="TYPES",
     help="Approve automatically: reboot; redeploy; reboot,redeploy; or none.",
 )
-@click.option("--terminate-notice", metavar="PT5M..PT15M", help="Notice before VMs of a scale set are deleted; or off.")
+@click.option("--terminate-notice", metavar="PT5M..PT15M", help="Notice before a VM is deleted; or off.")
 @click.option(
     "--window",
     "windows",
@@ -93,7 +93,7 @@ def policy(
 ) -> None:
     """Change the policy of a group.
 
-    The change is lost when a fleet file is applied.
+    NAME can also be a VM without a group. The change is lost when a fleet file is applied.
 
     \b
     Example:
@@ -129,6 +129,7 @@ def _print(group: dict[str, Any], as_json: bool) -> None:
             "windows": "; ".join(group["windows"]) or "any time",
             "mode": group["mode"],
             "VMs see": _VISIBLE.get(group["visibility"]),
+            "eviction policy": group["eviction_policy"],
         }
     )
     if len(group["scopes"]) > 1:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from forewarn.cli.client import ControlClient
 
 
+_MOVES = {"migrate": "Freeze", "redeploy": "Redeploy"}
+"""How VMs leave a degraded host, each with the type of its event."""
+
+
 @click.group()
 def command() -> None:
     """List hosts. Update, repair or fail them.
@@ -96,7 +100,7 @@ def _print_host(host: dict[str, Any]) -> None:
 @command.command()
 @click.argument("name")
 @impact_options
-@request_command(routine=True)
+@request_command(routine=True, platform=True)
 def update(name: str, impact: str, duration: str | None, **options: Any) -> None:
     """Update a host. The groups on it are notified first.
 
@@ -111,7 +115,7 @@ def update(name: str, impact: str, duration: str | None, **options: Any) -> None
 
 @command.command()
 @click.argument("name")
-@request_command()
+@request_command(platform=True)
 def repair(name: str, **options: Any) -> None:
     """Repair a host urgently. Its VMs reboot after the minimum notice.
 
@@ -126,20 +130,27 @@ def repair(name: str, **options: Any) -> None:
 
 @command.command()
 @click.argument("name")
+@click.option(
+    "--as",
+    "outcome",
+    type=click.Choice(list(_MOVES)),
+    help="Live-migrate all its VMs, or redeploy them.  [default: migrate; redeploy a VM that no host can take]",
+)
 @click.option("--notice", metavar="DURATION", help="Time between the notice and the moves.  [default: 7d]")
 @override_notice_option
 @click.option("--override-windows", is_flag=True, help="Also start outside the groups' maintenance windows.")
-@request_command(notice=False)
-def degrade(name: str, **options: Any) -> None:
+@request_command(notice=False, platform=True)
+def degrade(name: str, outcome: str | None, **options: Any) -> None:
     """Take a failing host out of service, and move its VMs away.
 
-    Each VM moves when its group has approved, or its notice is over.
+    Each VM moves when its group has approved, or its notice is over. If no host can take a VM then, it gets a Redeploy
+    with the minimum notice.
 
     \b
     Example:
       forewarn host degrade rack-1-a --notice 7d
     """
-    request_operations({"cause": "degraded-hardware", "host": name}, options)
+    request_operations({"cause": "degraded-hardware", "host": name, "type": _MOVES.get(outcome or "")}, options)
 
 
 @command.command()
@@ -148,19 +159,19 @@ def degrade(name: str, **options: Any) -> None:
     "--as",
     "outcome",
     type=click.Choice(["reboot", "redeploy"]),
-    default="redeploy",
-    help="Reboot its VMs there, or redeploy them to other hosts.  [default: redeploy]",
+    default="reboot",
+    help="The type of the events. The VMs start on other hosts in any case.  [default: reboot]",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@request_command(notice=False)
+@request_command(notice=False, platform=True)
 def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
-    """Declare a host failed. Its VMs restart immediately.
+    """Declare a host failed. Its VMs start on other hosts immediately.
 
     The host goes out of service. The events of its VMs start without notice.
 
     \b
     Example:
-      forewarn host fail rack-1-a --as redeploy
+      forewarn host fail rack-1-a
     """
     if not options["dry_run"]:
         confirm(f"Declare {name} failed, and restart all VMs on it? This cannot be undone.", yes)
@@ -184,7 +195,7 @@ def return_host(name: str, dry_run: bool, client: ControlClient, as_json: bool) 
         return
     if dry_run:
         cancelled = len(host["cancelled"])
-        redeploys = "1 redeploy" if cancelled == 1 else f"{cancelled} redeploys"
-        click.echo(f"Dry run: nothing was changed. {name} would be in service, and {redeploys} cancelled.")
+        moves = "1 move" if cancelled == 1 else f"{cancelled} moves"
+        click.echo(f"Dry run: nothing was changed. {name} would be in service, and {moves} cancelled.")
         return
     _print_host(host)

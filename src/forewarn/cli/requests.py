@@ -23,11 +23,22 @@ def change_command(function: Callable[..., None]) -> Callable[..., None]:
     return click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")(function)
 
 
-def request_command(*, notice: bool = True, routine: bool = False) -> Callable[..., Callable[..., None]]:
-    """Add the options of every command that requests an operation, as far as they fit its cause."""
+def request_command(
+    *, notice: bool = True, routine: bool = False, platform: bool = False
+) -> Callable[..., Callable[..., None]]:
+    """Add the options of every command that requests an operation, as far as they fit its cause.
+
+    `platform`: the cause can be one of the platform. Azure describes operations of users itself.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         function = change_command(function)
+        if platform:
+            function = click.option(
+                "--description",
+                metavar="TEXT",
+                help="Description of the events.  [default: by cause, from the settings]",
+            )(function)
         if routine:
             function = click.option(
                 "--postpone-deadline",
@@ -58,7 +69,7 @@ def override_notice_option(function: Callable[..., None]) -> Callable[..., None]
 
 def impact_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command that updates hosts."""
-    function = click.option("--duration", metavar="DURATION", help="Duration of a freeze.  [default: 9s]")(function)
+    function = duration_option("9s")(function)
     return click.option(
         "--impact",
         type=click.Choice(["freeze", "reboot"]),
@@ -67,9 +78,20 @@ def impact_options(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
+def duration_option(default: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the option for the duration of a freeze."""
+    return click.option(
+        "--duration",
+        metavar="DURATION",
+        help=f"Duration of a freeze; 0s: no interruption; or unknown.  [default: {default}]",
+    )
+
+
 def request_fields(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options as members of a request."""
     body = {name: options[name] for name in ("notice", "postpone_deadline") if options.get(name)}
+    if options.get("description") is not None:  # an empty text is a description
+        body["description"] = options["description"]
     overrides = [name for name in ("notice", "windows") if options.get(f"override_{name}")]
     return body | ({"overrides": overrides} if overrides else {})
 

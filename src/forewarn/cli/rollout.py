@@ -47,7 +47,7 @@ def command() -> None:
 @click.option("--pause", metavar="DURATION", help="Pause between waves.  [default: 0s]")
 @click.option("--health-timeout", metavar="DURATION", help="Maximum time for VMs to become healthy.  [default: 15m]")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@request_command(routine=True)
+@request_command(routine=True, platform=True)
 def start(hosts: tuple[str, ...], yes: bool, impact: str, **options: Any) -> None:
     """Start a rollout.
 
@@ -242,7 +242,7 @@ def _count(number: int, noun: str) -> str:
 
 def _summary(settings: dict[str, Any]) -> str:
     seconds = settings["duration_seconds"]
-    duration = f" of {format_seconds(seconds)}" if seconds else ""
+    duration = f" of {format_seconds(seconds)}" if seconds is not None else ""
     pause = settings["pause_seconds"]
     between = f", {format_seconds(pause)} between waves" if pause else ""
     maximum = settings["max_unavailable"]

@@ -37,7 +37,8 @@ def setting_options(function: Callable[..., None]) -> Callable[..., None]:
         if setting.is_switch:
             more = {"is_flag": False, "flag_value": "true"}
         if setting.is_repeatable:
-            more = {"multiple": True, "callback": lambda *given: ",".join(given[-1]) if given[-1] else None}
+            join = setting.separator.join
+            more = {"multiple": True, "callback": lambda *given, join=join: join(given[-1]) if given[-1] else None}
         function = click.option(setting.option, setting.name, metavar=setting.metavar, help=help_text, **more)(function)
     return function
 
@@ -65,5 +66,5 @@ def command(as_json: bool, config: str | None, **options: str | None) -> None:
     if as_json:
         print_json({name: {"value": str(value), "from": value.origin} for name, value in values.items()})
         return
-    rows = ((name, str(value), value.origin, SETTINGS[name].help) for name, value in values.items())
+    rows = ((name, str(value).replace("\n", "; "), value.origin, SETTINGS[name].help) for name, value in values.items())
     print_table(("setting", "value", "from", "meaning"), rows, "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command, when
-from forewarn.cli.requests import confirm, request_command, request_operations
+from forewarn.cli.requests import confirm, duration_option, request_command, request_operations
 from forewarn.core.durations import format_relative_time, from_text
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
             "own address": vm["listen"],
             "host name": vm["hostname"],
             "priority": vm["priority"],
+            "eviction policy": vm["eviction_policy"],
             "size": vm["size"],
             "zone": vm["zone"],
             "tags": ", ".join(f"{key}={value}" for key, value in vm["tags"].items()),
@@ -149,8 +150,8 @@ def redeploy(vms: tuple[str, ...], **options: Any) -> None:
 
 @command.command()
 @several_vms
-@click.option("--duration", metavar="DURATION", help="Duration of the pause of the VM.  [default: 5s]")
-@request_command(routine=True)
+@duration_option("5s")
+@request_command(routine=True, platform=True)
 def migrate(vms: tuple[str, ...], duration: str | None, **options: Any) -> None:
     """Live-migrate VMs to other hosts. They pause for some seconds.
 
@@ -165,11 +166,12 @@ def migrate(vms: tuple[str, ...], duration: str | None, **options: Any) -> None:
 
 @command.command()
 @several_vms
-@request_command()
+@request_command(platform=True)
 def evict(vms: tuple[str, ...], **options: Any) -> None:
-    """Evict Spot VMs: deallocate them after a notice of 30 seconds.
+    """Evict Spot VMs after a notice of 30 seconds.
 
-    The VMs stay in the fleet. Start them again with: forewarn vm start
+    The eviction policy of a VM decides whether it is deallocated or deleted. A deallocated VM stays in the fleet. Start
+    it again with: forewarn vm start
 
     \b
     Example:
@@ -180,7 +182,7 @@ def evict(vms: tuple[str, ...], **options: Any) -> None:
 
 @command.command()
 @several_vms
-@request_command(notice=False)
+@request_command(notice=False, platform=True)
 def rebalance(vms: tuple[str, ...], **options: Any) -> None:
     """Recommend that Spot VMs move their work.
 
@@ -203,11 +205,11 @@ def rebalance(vms: tuple[str, ...], **options: Any) -> None:
     help="Reason: delete (a user), scale-in, or repair (replaces an unhealthy VM).  [default: delete]",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@request_command(notice=False)
+@request_command(notice=False, platform=True)
 def delete(vms: tuple[str, ...], reason: str, yes: bool, **options: Any) -> None:
     """Delete VMs from the fleet.
 
-    Only a scale set with a terminate notice is notified first. Each VM is removed when its event ends.
+    Only a scale set or VM with a terminate notice is notified first. Each VM is removed when its event ends.
 
     \b
     Example:

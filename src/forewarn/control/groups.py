@@ -11,7 +11,7 @@ from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Body, Count, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.durations import to_text_if_any
-from forewarn.core.fleet import Group, GroupKind, SetMode, Visibility
+from forewarn.core.fleet import EVICTION_POLICIES, Group, GroupKind, SetMode, Visibility
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.windows import format_window, parse_window
@@ -57,6 +57,9 @@ class GroupShape(Shape):
         Annotated[str, choice(*(visibility.value for visibility in Visibility))] | None,
         help_text("Only of a scale set."),
     ]
+    eviction_policy: Annotated[
+        Annotated[str, choice(*EVICTION_POLICIES)] | None, help_text("Of its Spot VMs without their own policy.")
+    ]
     vms: Count
     scopes: Annotated[
         list[ScopeShape],
@@ -78,6 +81,7 @@ class GroupShape(Shape):
             windows=[format_window(window) for window in group.windows],
             mode=group.mode if group.kind == GroupKind.SCALE_SET else None,
             visibility=group.visibility if group.kind == GroupKind.SCALE_SET else None,
+            eviction_policy=group.eviction_policy or None,
             vms=members,
             scopes=scopes,
         )

@@ -9,6 +9,7 @@ import msgspec
 
 from forewarn.control.schema import MAX_NUMBER, properties_of
 from forewarn.core.durations import MAX_DURATION, parse_duration, parse_future_time
+from forewarn.core.operations import UNKNOWN, parse_interruption
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, nearest
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 MAX_BODY_BYTES = 1_048_576
 MAX_FLEET_BYTES = 256 * 1_048_576
 DURATION_FORMAT = "a duration, like 90s, 14m50s, 2h or 7d"
+INTERRUPTION_FORMAT = f"{DURATION_FORMAT}; or {UNKNOWN}"
 TIME_FORMAT = "a time like 2026-11-20T02:00:00Z, or a duration from now, like 2h"
 
 
@@ -130,6 +132,17 @@ def read_duration(text: str | None, pointer: str) -> timedelta | None:
         return parse_duration(text)
     except BadDuration as error:
         raise BadRequestBody(pointer=pointer, problem=str(error), allowed=DURATION_FORMAT) from error
+
+
+def read_interruption(text: str | None, pointer: str) -> timedelta | None:
+    """Parse the duration of an interruption, which can be unknown; None if it is not given."""
+    if not text:
+        return None
+    try:
+        return parse_interruption(text)
+    except BadDuration as error:
+        problem = f"{error} Or write {UNKNOWN}."
+        raise BadRequestBody(pointer=pointer, problem=problem, allowed=INTERRUPTION_FORMAT) from error
 
 
 def read_time(text: str | None, pointer: str, now: datetime) -> datetime | None:

@@ -10,13 +10,15 @@ from forewarn.control.events import EventShape
 from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import create_once
-from forewarn.control.input import read_body, read_duration, read_time
+from forewarn.control.input import read_body, read_duration, read_interruption, read_time
 from forewarn.control.paging import Paging, PagingAll, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
+    Description,
     DryRun,
     Duration,
+    Interruption,
     NoMembers,
     Shape,
     Time,
@@ -130,7 +132,7 @@ class OperationRequest(DryRun, kw_only=True):
         Annotated[str, choice("", *EVENT_TYPES)] | None,
         help_text("The event type, if the cause allows several."),
     ] = None
-    duration: Annotated[Duration | None, help_text("Duration of the interruption, if the cause has one.")] = None
+    duration: Annotated[Interruption | None, help_text("Duration of the interruption, if the cause has one.")] = None
     notice: Annotated[Duration | None, help_text("Time between the notification of the groups and the start.")] = None
     postpone_deadline: Annotated[
         TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
@@ -139,6 +141,7 @@ class OperationRequest(DryRun, kw_only=True):
         list[Annotated[str, choice(*OVERRIDES)]] | None,
         help_text("Rules to override. Each use is recorded in history."),
     ] = None
+    description: Description = None
 
 
 class FailureReport(Body):
@@ -210,10 +213,11 @@ class OperationControl:
             vms=tuple(body.vms or ()),
             host=body.host or "",
             type=body.type or "",
-            duration=read_duration(body.duration, "/duration"),
+            duration=read_interruption(body.duration, "/duration"),
             notice=read_duration(body.notice, "/notice"),
             postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
+            description=body.description,
         )
         if not requested.vms and not requested.host:
             problem = "must name at least one VM. Or give a host"

@@ -9,14 +9,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import create_once
-from forewarn.control.input import read_body, read_duration, read_time
+from forewarn.control.input import read_body, read_duration, read_interruption, read_time
 from forewarn.control.paging import Paging, PagingAll, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     MAX_NUMBER,
     Count,
+    Description,
     DryRun,
     Duration,
+    Interruption,
     Name,
     Shape,
     Time,
@@ -31,7 +33,7 @@ from forewarn.core import rollout_commands
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.enabling import reason_not_notified
-from forewarn.core.operations import CAUSES, OVERRIDES
+from forewarn.core.operations import CAUSES, OVERRIDES, UNKNOWN_DURATION
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, in_order, matching
 from forewarn.errors import UnknownResource, WrongRolloutStatus
@@ -70,7 +72,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
     settings = rollout.settings
     return {
         "type": settings.type,
-        "duration_seconds": seconds(settings.duration),
+        "duration_seconds": None if settings.duration == UNKNOWN_DURATION else seconds(settings.duration),
         "notice_seconds": seconds(settings.notice),
         "postpone_deadline": to_text_if_any(settings.postpone_deadline),
         "overrides": list(settings.overrides),
@@ -207,7 +209,7 @@ class RolloutRequest(DryRun, kw_only=True):
         Annotated[str, choice("", *CAUSES["host-update"].types)] | None,
         help_text("Event type: how the update affects VMs."),
     ] = None
-    duration: Annotated[Duration | None, help_text("Duration of a freeze.")] = None
+    duration: Annotated[Interruption | None, help_text("Duration of a freeze.")] = None
     notice: Annotated[
         Duration | None, help_text("Time between the notification of the groups and the start of a wave.")
     ] = None
@@ -218,6 +220,7 @@ class RolloutRequest(DryRun, kw_only=True):
         list[Annotated[str, choice(*OVERRIDES)]] | None,
         help_text("Rules to override. Each use is recorded in history."),
     ] = None
+    description: Description = None
     max_unavailable: Annotated[
         Annotated[int, integer(1, MAX_NUMBER)] | None,
         help_text("Maximum number of hosts that are updated at once."),
@@ -289,10 +292,11 @@ class RolloutControl:
         )
         return RolloutSettings(
             type=body.type or "",
-            duration=read_duration(body.duration, "/duration"),
+            duration=read_interruption(body.duration, "/duration"),
             notice=read_duration(body.notice, "/notice"),
             postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
+            description=body.description,
             max_unavailable=defaults.max_unavailable if body.max_unavailable is None else body.max_unavailable,
             pause=defaults.pause if pause is None else pause,
             health_timeout=defaults.health_timeout if health_timeout is None else health_timeout,

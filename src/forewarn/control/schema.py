@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
+from forewarn.core.requests import MAX_DESCRIPTION
+
 Schema: TypeAlias = dict[str, Any]
 
 
@@ -67,6 +69,22 @@ Duration: TypeAlias = Annotated[
             "description": "A duration, like 90s, 14m50s, 2h or 7d.",
             "examples": ["15m"],
         }
+    ),
+]
+Interruption: TypeAlias = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "description": "A duration, like 9s; 0s for no interruption; or unknown.",
+            "examples": ["9s"],
+        }
+    ),
+]
+Description: TypeAlias = Annotated[
+    str | None,
+    Meta(
+        description="The text of its events, for causes of the platform. Default: from the settings of the service.",
+        extra_json_schema={"maxLength": MAX_DESCRIPTION},
     ),
 ]
 TimeOrDuration: TypeAlias = Annotated[

@@ -11,7 +11,7 @@ from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route
 from forewarn.control.schema import Count, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.durations import to_text_if_any
-from forewarn.core.fleet import OPERATING_SYSTEMS, VM, Group, GroupKind
+from forewarn.core.fleet import EVICTION_POLICIES, OPERATING_SYSTEMS, VM, Group, GroupKind, eviction_policy
 from forewarn.errors import UnknownVersion
 from forewarn.metadata.fixed_responses import JSON
 from forewarn.wire.document import render
@@ -46,6 +46,7 @@ class VMShape(Shape):
     listen: str | None
     hostname: str
     priority: str
+    eviction_policy: Annotated[Annotated[str, choice(*EVICTION_POLICIES)] | None, help_text("Only of a Spot VM.")]
     size: str | None
     zone: str | None
     tags: dict[str, str]
@@ -79,6 +80,7 @@ class VMShape(Shape):
             listen=vm.listen or None,
             hostname=vm.hostname or vm.name,
             priority=vm.priority,
+            eviction_policy=eviction_policy(vm, group) or None,
             size=vm.size or None,
             zone=vm.zone or None,
             tags=dict(vm.tags),

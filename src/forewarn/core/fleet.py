@@ -42,6 +42,14 @@ class Visibility(StrEnum):
     """Its own only, like GPU sets with one fault domain."""
 
 
+SPOT = "spot"
+"""The priority of a VM that the platform can evict."""
+DEALLOCATE, DELETE = EVICTION_POLICIES = ("deallocate", "delete")
+"""What happens to an evicted VM. The first is the default."""
+TERMINATE_NOTICE_KINDS = (GroupKind.SCALE_SET, GroupKind.STANDALONE)
+"""Kinds of groups that can have a terminate notice."""
+
+
 class Group(NamedTuple):
     """VMs with one owner and one policy. They share one document, or several: see `Fleet.scope_of`."""
 
@@ -51,11 +59,13 @@ class Group(NamedTuple):
     fault_domains: int = 1
     auto_approve: tuple[str, ...] = ()
     terminate_notice: timedelta | None = None
-    """Notice of deletions in a scale set; None: deletions have no notice."""
+    """Notice of deletions in a scale set, or of a single VM; None: deletions have no notice."""
     windows: tuple[Window, ...] = ()
     """When routine platform operations may start; none: at any time."""
     mode: SetMode = SetMode.UNIFORM
     visibility: Visibility = Visibility.GROUP
+    eviction_policy: str = ""
+    """What happens to its evicted VMs, unless the VM has its own policy; empty: the default."""
 
 
 class HostState(StrEnum):
@@ -106,6 +116,17 @@ class VM(NamedTuple):
     custom_data: str = ""
     """Like user_data."""
     public_keys: tuple[str, ...] = ()
+    terminate_notice: timedelta | None = None
+    """Notice of its deletion, if it has no group."""
+    eviction_policy: str = ""
+    """What happens when it is evicted; empty: the policy of its group."""
+
+
+def eviction_policy(vm: VM, group: Group) -> str:
+    """Return what happens to a VM when it is evicted; empty: it is not a Spot VM."""
+    if vm.priority != SPOT:
+        return ""
+    return vm.eviction_policy or group.eviction_policy or DEALLOCATE
 
 
 _Named = TypeVar("_Named", VM, Group, Host)
@@ -153,7 +174,8 @@ class Fleet:
         found = self.groups.get(name)
         if found is not None:
             return found
-        return Group(name, GroupKind.STANDALONE, auto_approve=self.vm(name).auto_approve)
+        vm = self.vm(name)
+        return Group(name, GroupKind.STANDALONE, auto_approve=vm.auto_approve, terminate_notice=vm.terminate_notice)
 
     def known_group(self, name: str) -> Group:
         """Return the group of a name from user input. The error for an unknown name suggests the most similar one."""

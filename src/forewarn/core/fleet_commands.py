@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history, placement
-from forewarn.core.fleet import FleetChange, GroupKind, HostState
+from forewarn.core.fleet import SPOT, TERMINATE_NOTICE_KINDS, FleetChange, HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.placement import can_share_host
 from forewarn.core.progress import advance, coupled_deletions
 from forewarn.core.state import HistoryEntry
-from forewarn.errors import DestinationConflict, NotScaleSet, VMHasLiveEvent
+from forewarn.errors import DestinationConflict, NoTerminateNotice, SpotTerminateNotice, VMHasLiveEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -84,17 +84,21 @@ def _check_domain_conflicts(draft: Draft, fleet: Fleet) -> None:
 
 def return_host(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> list[Operation]:
     """Return a host to service and cancel the pending moves away from it. Returns the cancelled operations."""
-    if draft.fleet.host(name).state is HostState.IN_SERVICE:
+    if not placement.set_host_state(draft, now, name, HostState.IN_SERVICE, by):
         return []
-    placement.set_host_state(draft, name, HostState.IN_SERVICE)
-    draft.record(
-        HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[HostState.IN_SERVICE], by=by, reason=name, host=name)
-    )
     return [
         history.cancel(draft, now, operation, by, f"{name} was returned to service")
         for operation in draft.operations_at(name)
         if operation.cause == "degraded-hardware" and operation.status is OperationStatus.PENDING
     ]
+
+
+def _check_terminate_notice(fleet: Fleet, group: Group) -> None:
+    """Reject a terminate notice for a group that cannot have one."""
+    if group.kind not in TERMINATE_NOTICE_KINDS:
+        raise NoTerminateNotice(group=group.name, kind=group.kind)
+    if spot := [name for name in fleet.members(group.name) if fleet.vms[name].priority == SPOT]:
+        raise SpotTerminateNotice(group=group.name, vm=spot[0])
 
 
 class PolicyUpdate(NamedTuple):
@@ -109,8 +113,8 @@ class PolicyUpdate(NamedTuple):
 def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, policy: PolicyUpdate, by: str) -> Group:
     """Change a group's policy. It applies to new operations; windows also apply to pending ones."""
     group = draft.fleet.known_group(name)
-    if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
-        raise NotScaleSet(group=name, kind=group.kind)
+    if policy.terminate_notice is not None:
+        _check_terminate_notice(draft.fleet, group)
     after = group._replace(
         auto_approve=group.auto_approve if policy.auto_approve is None else policy.auto_approve,
         terminate_notice=None if policy.no_terminate_notice else policy.terminate_notice or group.terminate_notice,

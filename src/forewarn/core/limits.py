@@ -24,6 +24,8 @@ class OperatorLimits:
     """The service disables a group after this long without a poll."""
     settle: Mapping[str, timedelta] = field(default_factory=dict)
     """Settle time by cause. A cause that is not here has its default."""
+    description: Mapping[str, str] = field(default_factory=dict)
+    """Description of events by cause. A cause that is not here has its default."""
     max_pending_user_operations: int = 0
     """For each group. 0: no limit."""
     max_postponement: timedelta = timedelta(days=7)
@@ -44,6 +46,9 @@ class OperatorLimits:
 
     def settle_time(self, cause: str) -> timedelta:
         return self.quicken(self.settle.get(cause, CAUSES[cause].settle))
+
+    def description_of(self, cause: str) -> str:
+        return self.description.get(cause, CAUSES[cause].description)
 
 
 # --- Short notices --------------------------------------------------------------------------------

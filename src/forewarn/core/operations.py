@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.core.durations import format_exact_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Source
 from forewarn.errors import UnknownCause, nearest
@@ -116,25 +117,26 @@ CAUSES = {
         Cause(
             "degraded-hardware",
             CauseTarget.TENANTS,
-            ("Redeploy",),
+            ("Freeze", "Redeploy"),
             Source.PLATFORM,
             "",
             Verb.REDEPLOY,
             settle=_TEN_MINUTES,
+            duration=timedelta(seconds=5),
             notice=timedelta(days=7),
             routine=True,
-            meaning="The host is expected to fail. Each VM is redeployed at NotBefore, or after its approval.",
+            meaning="The host is expected to fail. Each VM is live-migrated, or redeployed if no host can take it.",
         ),
         Cause(
             "hardware-failure",
             CauseTarget.HOST,
-            ("Redeploy", "Reboot"),
+            ("Reboot", "Redeploy"),
             Source.PLATFORM,
             "Virtual machine has encountered a failure.",
-            None,
+            Verb.REDEPLOY,
             settle=_TEN_MINUTES,
             notice=_NO_TIME,
-            meaning="The host has failed. Its VMs are redeployed or rebooted immediately.",
+            meaning="The host has failed. Its VMs start on other hosts immediately.",
         ),
         Cause(
             "emergency-repair",
@@ -154,7 +156,7 @@ CAUSES = {
             "",
             Verb.DEALLOCATE,
             settle=_ONE_MINUTE,
-            meaning="The platform needs the capacity of a Spot VM and deallocates it.",
+            meaning="The platform needs the capacity of a Spot VM, and deallocates or deletes it.",
         ),
         Cause(
             "rebalance",
@@ -218,6 +220,21 @@ OVERRIDES = {
 }
 """Rules that an operator can override. Each use is recorded in history."""
 
+UNKNOWN_DURATION = timedelta(seconds=-1)
+"""The duration of an interruption that nobody can predict. The document shows it as -1."""
+UNKNOWN = "unknown"
+"""How people write it."""
+
+
+def parse_interruption(text: str) -> timedelta:
+    """Read the duration of an interruption: `9s`, `0s` for none, or `unknown`."""
+    return UNKNOWN_DURATION if text.strip().lower() == UNKNOWN else parse_duration(text)
+
+
+def format_interruption(duration: timedelta) -> str:
+    """Format a duration as `parse_interruption` reads it."""
+    return UNKNOWN if duration == UNKNOWN_DURATION else format_exact_duration(duration)
+
 
 class CauseRequest(NamedTuple):
     """A request for operations of a cause, on `vms` or on `host`, depending on the cause."""
@@ -228,7 +245,7 @@ class CauseRequest(NamedTuple):
     type: str = ""
     """The event type; empty: the default of the cause."""
     duration: timedelta | None = None
-    """How long the interruption lasts; None: the default of the cause."""
+    """How long the interruption lasts, or UNKNOWN_DURATION; None: the default of the cause."""
     notice: timedelta | None = None
     """How long before its start the groups are notified; None: the default of the cause."""
     postpone_deadline: datetime | None = None
@@ -239,6 +256,15 @@ class CauseRequest(NamedTuple):
     """In a rollout: how long after the start its VMs may take to become healthy."""
     speed: float = 1.0
     """Additional speed factor for the notice and the settle time, used by scenario runs."""
+    description: str | None = None
+    """The description of its events; None: the default of the cause."""
+    verb: str = ""
+    """The fabric's verb, if the state of the VM decides it; empty: the verb of the cause or of the event type."""
+
+    @property
+    def known_duration(self) -> timedelta | None:
+        """How long the interruption lasts; None: unknown or not applicable."""
+        return None if self.duration == UNKNOWN_DURATION else self.duration
 
 
 class OperationStatus(StrEnum):
@@ -303,6 +329,8 @@ class Operation(NamedTuple):
     @property
     def verb(self) -> Verb | None:
         """The fabric's verb; None: no work."""
+        if self.request.verb:
+            return Verb(self.request.verb)
         verb = CAUSES[self.cause].verb
         return verb or (EVENT_TYPES[self.type].verb if self.type else None)
 

@@ -124,6 +124,11 @@ def choose_host(draft: Draft, vm: VM) -> str | None:
     return draft.host_selector.choose(vm)
 
 
+def has_destination(draft: Draft, limits: OperatorLimits, vm: VM) -> bool:
+    """Return whether a host can take the VM now, or the fabric can add one."""
+    return limits.makes_hosts or choose_host(draft, vm) is not None
+
+
 def spare_name(fleet: Fleet) -> str:
     """Return an unused name for a spare host."""
     return next(name for number in count(1) if (name := f"spare-{number}") not in fleet.hosts)
@@ -174,11 +179,14 @@ def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, ope
     return operation
 
 
-def set_host_state(draft: Draft, name: str, state: HostState) -> None:
-    """Set the state of a host. A failed host does not become degraded."""
+def set_host_state(draft: Draft, now: datetime, name: str, state: HostState, by: str) -> bool:
+    """Set the state of a host, and return whether it has changed. A failed host does not become degraded."""
     host = draft.fleet.host(name)
-    if host.state is not state and not (host.state is HostState.FAILED and state is HostState.DEGRADED):
-        draft.change_fleet(FleetChange(hosts=(host._replace(state=state),), in_place=True))
+    if host.state is state or (host.state is HostState.FAILED and state is HostState.DEGRADED):
+        return False
+    draft.change_fleet(FleetChange(hosts=(host._replace(state=state),), in_place=True))
+    draft.record(HistoryEntry(now, history.HOST_STATE_KINDS[state], by, reason=name, host=name))
+    return True
 
 
 def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:

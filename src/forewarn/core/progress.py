@@ -149,7 +149,11 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
     if operation.moves_vms or operation.verb is Verb.START:
         operation = placement.choose_destinations(draft, now, limits, operation)
         if operation.verb is Verb.MIGRATE and not operation.moves:
-            return history.cancel(draft, now, operation, history.ENGINE, "no host can take any of its VMs")
+            reason = "no host can take any of its VMs"
+            if CAUSES[operation.cause].target is CauseTarget.TENANTS:  # it cannot stay on a degraded host
+                draft.to_redeploy[operation.id] = None
+                reason += ", so it is redeployed"
+            return history.cancel(draft, now, operation, history.ENGINE, reason)
     operation = operation._replace(
         status=OperationStatus.STARTED,
         started_at=now,

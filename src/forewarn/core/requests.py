@@ -10,9 +10,20 @@ from forewarn.core.durations import format_duration, format_exact_duration, form
 from forewarn.core.enabling import reason_not_notified
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Event, EventStatus, Source, Trigger, step
-from forewarn.core.fleet import GroupKind
-from forewarn.core.operations import CAUSES, OVERRIDES, Cause, CauseRequest, CauseTarget, Operation, cause_named
-from forewarn.core.placement import choose_host
+from forewarn.core.fleet import DELETE, SPOT, eviction_policy
+from forewarn.core.operations import (
+    CAUSES,
+    OVERRIDES,
+    UNKNOWN,
+    UNKNOWN_DURATION,
+    Cause,
+    CauseRequest,
+    CauseTarget,
+    Operation,
+    cause_named,
+    format_interruption,
+)
+from forewarn.core.placement import has_destination
 from forewarn.core.progress import TERMINATE, advance, keeps_to_windows
 from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
@@ -35,15 +46,15 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import VM, Fleet, Group
     from forewarn.core.limits import OperatorLimits
-    from forewarn.core.operations import CauseRequest
     from forewarn.core.state import Draft
 
 
+DEGRADED, FAILURE, EVICTION, REDEPLOY = "degraded-hardware", "hardware-failure", "eviction", "Redeploy"
 DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.DELETE)
-ONCE = ("start", "live-migration", "eviction", "rebalance", *DELETIONS)
-"""Causes that a VM can have only once at a time."""
 MAX_FREEZE = timedelta(hours=1)
 """A longer interruption is not a freeze."""
+MAX_DESCRIPTION = 256
+"""Maximum length of the description of an event."""
 
 
 def minimum_notice(event_type: str) -> timedelta:
@@ -62,6 +73,7 @@ def fill_in(cause_request: CauseRequest, cause: Cause, now: datetime) -> CauseRe
                 problem=f"unknown override. Overrides: {', '.join(OVERRIDES)}.{nearest(name, OVERRIDES)}",
             )
     _check_notice(cause_request, cause)
+    _check_description(cause_request, cause)
     if cause_request.postpone_deadline is not None:
         if not cause.routine:
             raise BadOption(
@@ -117,7 +129,7 @@ def _check_notice(cause_request: CauseRequest, cause: Cause) -> None:
     if cause.notice == timedelta(0) or not cause_request.type or not EVENT_TYPES[cause_request.type].starts:
         raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Omit it.")
     if cause.verb is Verb.DELETE:
-        problem = "a deletion uses the terminate_notice of its scale set. Set it there."
+        problem = "a deletion uses the terminate_notice of its scale set or VM. Set it there."
         raise BadOption(name="notice", value=value, problem=problem)
     minimum = minimum_notice(cause_request.type)
     if cause_request.notice < minimum and "notice" not in cause_request.overrides:
@@ -130,13 +142,35 @@ def _duration(cause_request: CauseRequest, cause: Cause) -> timedelta | None:
     if cause_request.type != "Freeze":
         if cause_request.duration is not None:
             problem = "only a Freeze has a duration. Omit it."
-            raise BadOption(name="duration", value=format_exact_duration(cause_request.duration), problem=problem)
+            raise BadOption(name="duration", value=format_interruption(cause_request.duration), problem=problem)
         return None
     duration = cause_request.duration if cause_request.duration is not None else cause.duration
-    if duration is not None and not timedelta(seconds=1) <= duration <= MAX_FREEZE:
-        problem = f"a Freeze lasts from 1s to {format_duration(MAX_FREEZE)}."
-        raise BadOption(name="duration", value=format_exact_duration(duration), problem=problem)
-    return duration
+    if duration is None or duration in (UNKNOWN_DURATION, timedelta(0)):
+        return duration
+    if timedelta(seconds=1) <= duration <= MAX_FREEZE:
+        return duration
+    problem = f"a Freeze lasts from 1s to {format_duration(MAX_FREEZE)}. Or write 0s (no interruption) or {UNKNOWN}."
+    raise BadOption(name="duration", value=format_interruption(duration), problem=problem)
+
+
+def _check_description(cause_request: CauseRequest, cause: Cause) -> None:
+    text = cause_request.description
+    if text is None:
+        return
+    problem = description_problem(text)
+    if cause.source is Source.USER:
+        problem = f"a user requests a {cause.name}, and Azure describes such operations itself. Omit it."
+    if problem:
+        raise BadOption(name="description", value=text, problem=problem)
+
+
+def description_problem(text: str) -> str:
+    """Return why a text cannot be the description of an event, or an empty string."""
+    if len(text) > MAX_DESCRIPTION:
+        return f"it has {len(text)} characters. Write at most {MAX_DESCRIPTION}."
+    if not text.isprintable():
+        return "it contains control characters. Write plain text in one line."
+    return ""
 
 
 # --- Current state of the VMs --------------------------------------------------------------------------
@@ -145,17 +179,17 @@ def _duration(cause_request: CauseRequest, cause: Cause) -> timedelta | None:
 def check_vms(draft: Draft, limits: OperatorLimits, cause_request: CauseRequest) -> None:
     """Reject a request that is not possible in the current state of its VMs."""
     cause = CAUSES[cause_request.cause]
-    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):  # host work does not depend on the state of VMs
+    if cause.target is CauseTarget.HOST:  # host work does not depend on the state of VMs
+        _check_no_duplicate(cause, cause_request.host, draft.operations_at(cause_request.host))
         return
     for vm in (draft.fleet.vm(name) for name in cause_request.vms):
         _check_state(cause, vm)
-        if cause_request.type in ("Preempt", "SpotRebalanceRecommendation") and vm.priority != "spot":
+        if cause_request.type in ("Preempt", "SpotRebalanceRecommendation") and vm.priority != SPOT:
             raise NotSpot(vm=vm.name, priority=vm.priority)
-        if cause.name in ONCE:
-            _check_no_duplicate(draft, vm, cause)
+        _check_no_duplicate(cause, vm.name, draft.operations_on(vm.name))
         if cause.source is Source.USER and cause_request.type:
             _check_pending_limit(draft, limits, vm)
-        if cause.verb is Verb.MIGRATE and not limits.makes_hosts and choose_host(draft, vm) is None:
+        if Verb.MIGRATE in (cause.verb, cause_request.verb) and not has_destination(draft, limits, vm):
             raise NoHostAvailable(vm=vm.name)
 
 
@@ -167,11 +201,18 @@ def _check_state(cause: Cause, vm: VM) -> None:
         raise VMDeallocated(vm=vm.name)
 
 
-def _check_no_duplicate(draft: Draft, vm: VM, cause: Cause) -> None:
-    for other in draft.operations_on(vm.name):
-        same = other.cause == cause.name or (cause.name in DELETIONS and other.cause in DELETIONS)
-        if same:
-            raise OperationAlreadyPending(vm=vm.name, cause=other.cause, operation_id=other.id)
+def _check_no_duplicate(cause: Cause, name: str, operations: list[Operation]) -> None:
+    """Reject a second operation of a cause while the work of the first is not done."""
+    for other in operations:
+        if _repeats(cause, other):
+            raise OperationAlreadyPending(name=name, status=other.status, cause=other.cause, operation_id=other.id)
+
+
+def _repeats(cause: Cause, other: Operation) -> bool:
+    """Return whether an operation of the cause would repeat this one. All deletions do the same."""
+    if other.cause != cause.name and not (cause.name in DELETIONS and other.cause in DELETIONS):
+        return False
+    return other.executed_at is None or other.verb is Verb.DELETE  # a deleted VM stays until its event ends
 
 
 def _check_pending_limit(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
@@ -196,34 +237,58 @@ def request(
 ) -> list[Operation]:
     """Create the operations of a request, schedule events for enabled groups, and start what need not wait."""
     cause = cause_named(cause_request.cause)
+    type_given = bool(cause_request.type)
     cause_request = fill_in(cause_request, cause, now)
-    parts = _parts(draft.fleet, cause, cause_request)
-    if cause_request.cause in placement.HOST_STATES:
-        state = placement.HOST_STATES[cause_request.cause]
-        placement.set_host_state(draft, cause_request.host, state)
-        draft.record(
-            HistoryEntry(
-                time=now,
-                kind=history.HOST_STATE_KINDS[state],
-                by=by,
-                reason=cause_request.host,
-                host=cause_request.host,
-            )
-        )
+    parts = _parts(draft, cause, cause_request)
+    if (state := placement.HOST_STATES.get(cause.name)) is not None:
+        placement.set_host_state(draft, now, cause_request.host, state, by)
     operations = []
     for part in parts:
-        check_vms(draft, limits, part)  # one by one, because each counts towards the limits of the next
-        operations.append(_begin(draft, now, limits, part, by))
+        decided = _decide_work(draft, limits, part, type_given=type_given)
+        check_vms(draft, limits, decided)  # one by one, because each counts towards the limits of the next
+        operations.append(_begin(draft, now, limits, decided, by))
     return operations
 
 
-def _parts(fleet: Fleet, cause: Cause, cause_request: CauseRequest) -> list[CauseRequest]:
+def _decide_work(
+    draft: Draft, limits: OperatorLimits, cause_request: CauseRequest, *, type_given: bool
+) -> CauseRequest:
+    """Return the request with the work that the state of its VM decides."""
+    if cause_request.cause == DEGRADED and cause_request.type == "Freeze":
+        if type_given or has_destination(draft, limits, draft.fleet.vm(*cause_request.vms)):
+            return cause_request._replace(verb=Verb.MIGRATE.value)
+        return cause_request._replace(type=REDEPLOY, duration=None)
+    if cause_request.cause == EVICTION:
+        vm = draft.fleet.vm(*cause_request.vms)
+        if eviction_policy(vm, draft.fleet.group(vm.group)) == DELETE:
+            return cause_request._replace(verb=Verb.DELETE.value)
+    return cause_request
+
+
+def redeploy_instead(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str) -> None:
+    """Replace the live migration of a VM on a degraded host that no other host can take: redeploy it.
+
+    The VM has had its notice, so it only gets the minimum notice of the new event type.
+    """
+    operation = draft.changes.operations[operation_id]
+    notice = minimum_notice(REDEPLOY)
+    if operation.request.notice is not None:
+        notice = min(notice, operation.request.notice)
+    replacement = operation.request._replace(
+        vms=operation.vms, type=REDEPLOY, duration=None, notice=notice, postpone_deadline=None, verb=""
+    )
+    _begin(draft, now, limits, replacement, history.ENGINE)
+
+
+def _parts(draft: Draft, cause: Cause, cause_request: CauseRequest) -> list[CauseRequest]:
     """Split the request into one for each operation."""
+    fleet = draft.fleet
     if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
         running = tuple(name for name in fleet.on_host(cause_request.host) if not fleet.vms[name].deallocated)
         if cause.target is CauseTarget.HOST:
-            return [cause_request._replace(vms=running)]
-        return [cause_request._replace(vms=(name,)) for name in running]
+            # Repairs and updates are work on the host itself. A failure only affects its VMs.
+            return [cause_request._replace(vms=running)] if running or cause.name != FAILURE else []
+        return [cause_request._replace(vms=(name,)) for name in _without_duplicates(draft, cause, running)]
     names = list(dict.fromkeys(fleet.vm(name).name for name in cause_request.vms))
     if not names:
         raise NoVMNamed
@@ -241,6 +306,14 @@ def _parts(fleet: Fleet, cause: Cause, cause_request: CauseRequest) -> list[Caus
     for name in names:
         by_host.setdefault(fleet.vm(name).host, []).append(name)
     return [cause_request._replace(host=host, vms=tuple(names)) for host, names in by_host.items()]
+
+
+def _without_duplicates(draft: Draft, cause: Cause, names: tuple[str, ...]) -> list[str]:
+    """Return the VMs that do not have such an operation yet. If all have one, the error names the first."""
+    left = [name for name in names if not any(_repeats(cause, other) for other in draft.operations_on(name))]
+    if names and not left:
+        _check_no_duplicate(cause, names[0], draft.operations_on(names[0]))
+    return left
 
 
 def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, by: str) -> Operation:
@@ -300,7 +373,7 @@ def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, op
 
 
 def has_terminate_notice(group: Group) -> bool:
-    return group.kind == GroupKind.SCALE_SET and group.terminate_notice is not None
+    return group.terminate_notice is not None
 
 
 # --- Times --------------------------------------------------------------------------------------------
@@ -337,7 +410,7 @@ def _event(
     earliest: datetime,
 ) -> Event:
     cause, cause_request = CAUSES[operation.cause], operation.request
-    group = draft.fleet.group_of(scope)
+    group, given = draft.fleet.group_of(scope), cause_request.description
     terminate_notice = group.terminate_notice
     if operation.type == TERMINATE and terminate_notice is not None:
         earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(terminate_notice))
@@ -350,9 +423,9 @@ def _event(
         status=EventStatus.SCHEDULED,
         resources=names,
         not_before=earliest,
-        description=cause.description,
+        description=limits.description_of(cause.name) if given is None else given,
         source=cause.source,
-        duration=cause_request.duration,
+        duration=cause_request.known_duration,
         created_at=now,
     )
 

@@ -215,6 +215,7 @@ def _request(settings: RolloutSettings, host: str, rollout: str = "") -> CauseRe
         rollout=rollout,
         health_timeout=settings.health_timeout,
         speed=settings.speed,
+        description=settings.description,
     )
 
 

@@ -51,6 +51,8 @@ class RolloutSettings(NamedTuple):
     """How long after the start the VMs of a host may take to become healthy. Later they count as unhealthy."""
     speed: float = 1.0
     """All its durations are divided by this, in addition to the service's speed: for runs of scenarios."""
+    description: str | None = None
+    """The description of its events; None: the default of the cause."""
 
 
 class Rollout(NamedTuple):

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_duration
+from forewarn.core.events import Source
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES
 from forewarn.core.requests import has_terminate_notice, minimum_notice
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel", "postpone", "return-host"
 
 _CAUSE_OPTIONS = ("type", "duration", "notice", "overrides")
+_PLATFORM_OPTIONS = (*_CAUSE_OPTIONS, "description")
 ACTIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CAUSES, _CAUSE_OPTIONS),
-    ROLLOUT: (*_CAUSE_OPTIONS, "max_unavailable", "pause"),
+    **{name: _CAUSE_OPTIONS if cause.source is Source.USER else _PLATFORM_OPTIONS for name, cause in CAUSES.items()},
+    ROLLOUT: (*_PLATFORM_OPTIONS, "max_unavailable", "pause"),
     APPROVE: (),
     CANCEL: (),
     POSTPONE: ("by",),
@@ -52,6 +54,8 @@ class ExpectedVMState(StrEnum):
     MOVED = "moved"
     DEALLOCATED = "deallocated"
     DELETED = "deleted"
+    EVICTED = "evicted"
+    """Deallocated or deleted, depending on its eviction policy."""
 
 
 class Needs(NamedTuple):
@@ -93,6 +97,7 @@ class StepOptions(NamedTuple):
     max_unavailable: int | None = None
     pause: timedelta | None = None
     by: timedelta | None = None
+    description: str | None = None
 
 
 class Expectation(NamedTuple):

@@ -374,6 +374,8 @@ class Draft:
         self._events_of: dict[str, dict[str, None]] = {}
         self.rollouts_to_step: dict[str, None] = {}
         """Rollouts with a changed operation, which must be stepped."""
+        self.to_redeploy: dict[str, None] = {}
+        """Cancelled live migrations, which a redeploy must replace (requests.redeploy_instead)."""
 
     @property
     def fleet(self) -> Fleet:

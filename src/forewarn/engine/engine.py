@@ -13,7 +13,7 @@ from forewarn.core import access, approvals, enabling, fleet_commands, progress,
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Draft
-from forewarn.engine.executor import Executor, WorkReports, with_rollout_steps
+from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
 from forewarn.engine.last_seen import LastSeen
 from forewarn.engine.scheduler import Scheduler, Timers
@@ -117,14 +117,14 @@ class Engine:
         self, command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Decide a command on a draft, and commit it. Frequent commands have their own methods below."""
-        return await self._writer.execute(with_rollout_steps(self.limits, command, *args, **kwargs))
+        return await self._writer.execute(with_follow_ups(self.limits, command, *args, **kwargs))
 
     def preview(
         self, command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T, Changes]:
         """Return the result of a command and its changes, without committing them."""
         draft = self.draft()
-        return with_rollout_steps(self.limits, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
+        return with_follow_ups(self.limits, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
 
     def draft(self) -> Draft:
         """Return a draft of the current state, for reading."""
@@ -142,7 +142,7 @@ class Engine:
         self, ids: Sequence[str], by: str, scope: str, done: Callable[[None, BaseException | None], None]
     ) -> None:
         """Approve events of a scope. Calls `done` when that is on disk or has failed: a poll uses no tasks."""
-        command = with_rollout_steps(self.limits, approvals.approve, ids, by, scope=scope)
+        command = with_follow_ups(self.limits, approvals.approve, ids, by, scope=scope)
         self._writer.submit_with_callback(command, done)
 
     async def cancel(self, event_id: str, by: str, reason: str = "") -> Event:

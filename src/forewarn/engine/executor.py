@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from forewarn.core import progress, rollout_commands
+from forewarn.core import progress, requests, rollout_commands
 from forewarn.core.durations import backoff_seconds
 from forewarn.core.event_types import Verb
 from forewarn.core.operations import FailedAttempt, Health
@@ -34,16 +34,21 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def with_rollout_steps(
+def with_follow_ups(
     limits: OperatorLimits,
     decide: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Callable[[Draft, datetime], T]:
-    """Return a command for the writer that also steps the rollouts whose operations have changed."""
+    """Return a command for the writer that also does what follows from it.
+
+    It replaces live migrations that are not possible, and steps the rollouts whose operations have changed.
+    """
 
     def command(draft: Draft, now: datetime) -> T:
         result = decide(draft, now, limits, *args, **kwargs)
+        for operation_id in draft.to_redeploy:
+            requests.redeploy_instead(draft, now, limits, operation_id)
         for rollout_id in draft.rollouts_to_step:
             rollout_commands.step(draft, now, limits, rollout_id)
         return result
@@ -73,18 +78,18 @@ class WorkReports:
             for operation_id in operation_ids():
                 progress.record_executed(draft, now, limits, operation_id)
 
-        return self._writer.submit(with_rollout_steps(self._limits, record), defer=True)
+        return self._writer.submit(with_follow_ups(self._limits, record), defer=True)
 
     def failed(self, operation_id: str, reason: str) -> asyncio.Future[None]:
         """Record that the work of an operation has failed permanently."""
         return self._writer.submit(
-            with_rollout_steps(self._limits, progress.failed_if_live, operation_id, reason), defer=True
+            with_follow_ups(self._limits, progress.failed_if_live, operation_id, reason), defer=True
         )
 
     def health_checked(self, operation_id: str, unhealthy: Sequence[str]) -> asyncio.Future[None]:
         """Record which VMs are unhealthy after an operation of a rollout."""
         return self._writer.submit(
-            with_rollout_steps(self._limits, progress.record_health, operation_id, unhealthy), defer=True
+            with_follow_ups(self._limits, progress.record_health, operation_id, unhealthy), defer=True
         )
 
     def health_check(self, operation_id: str) -> HealthCheck | None:
@@ -181,7 +186,8 @@ class Executor:
     async def _execute(self, operation: Operation, vms: tuple[str, ...]) -> bool:
         """Execute an operation, with retries. Returns False if it has failed permanently."""
         moves = tuple((name, host) for name, host in operation.moves if name in vms)
-        order = WorkOrder(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
+        duration = operation.request.known_duration
+        order = WorkOrder(operation.id, vms, duration, operation.cause, operation.host, moves)
         failures = 0
         while True:
             try:

@@ -7,7 +7,20 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from sys import intern
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from forewarn.core.fleet import OPERATING_SYSTEMS, VM, Fleet, Group, GroupKind, Host, SetMode, Visibility, own_host
+from forewarn.core.fleet import (
+    EVICTION_POLICIES,
+    OPERATING_SYSTEMS,
+    SPOT,
+    TERMINATE_NOTICE_KINDS,
+    VM,
+    Fleet,
+    Group,
+    GroupKind,
+    Host,
+    SetMode,
+    Visibility,
+    own_host,
+)
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
@@ -27,7 +40,8 @@ _Declared = TypeVar("_Declared", Group, Host)
 
 _KEYS = (
     *("name", "group", "host", "update_domain", "fault_domain", "address", "listen", "hostname"),
-    *("priority", "size", "zone", "tags", "auto_approve", "count", "first", "addresses", "hosts", "placement_group"),
+    *("priority", "eviction_policy", "size", "zone", "tags", "auto_approve", "terminate_notice"),
+    *("count", "first", "addresses", "hosts", "placement_group"),
     *("os", "location", "user_data", "custom_data", "public_keys"),
 )
 _SET_KEYS = {
@@ -36,7 +50,7 @@ _SET_KEYS = {
     "first": "omit it",
 }
 """Keys that need `count`, each with an alternative."""
-_PRIORITIES = ("regular", "spot")
+_PRIORITIES = ("regular", SPOT)
 _MAX_DATA_BYTES = 65_535
 """Azure's maximum for custom data before base64. Azure's maximum for user data is 64 KB."""
 
@@ -81,6 +95,8 @@ def read_vms(
     data = [shared.setdefault(text, text) for text in (_data(entry, "user_data"), _data(entry, "custom_data"))]
     public_keys = _public_keys(entry)
     public_keys = shared.setdefault(public_keys, public_keys)
+    terminate_notice = _own_terminate_notice(entry, group)
+    eviction_policy = _own_eviction_policy(entry, priority)
     for name, host, address, listen, hostname in zip(
         names,
         _hosts(entry, hosts, names),
@@ -98,6 +114,8 @@ def read_vms(
             user_data=data[0],
             custom_data=data[1],
             public_keys=public_keys,
+            terminate_notice=terminate_notice,
+            eviction_policy=eviction_policy,
         )
 
 
@@ -224,8 +242,7 @@ def _given_domain(entry: TomlTable, key: str, count: int) -> int:
 
 
 def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
-    if group and "auto_approve" in entry:
-        raise entry.error(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
+    _reject_in_group(entry, group, "auto_approve")
     return entry.choices("auto_approve", AUTO_APPROVE_VALUES)
 
 
@@ -254,6 +271,26 @@ def _public_keys(entry: TomlTable) -> tuple[str, ...]:
             problem = "Must be one line with the type and the data of an OpenSSH public key"
             raise entry.error(f'{problem}, like "ssh-ed25519 AAAAC3Nz ops@example.org".', "public_keys", index)
     return tuple(keys)
+
+
+def _own_terminate_notice(entry: TomlTable, group: Group | None) -> timedelta | None:
+    _reject_in_group(entry, group, "terminate_notice")
+    return _terminate_notice(entry, GroupKind.STANDALONE)
+
+
+def _reject_in_group(entry: TomlTable, group: Group | None, key: str) -> None:
+    if group and key in entry:
+        raise entry.error(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", key)
+
+
+def _own_eviction_policy(entry: TomlTable, priority: str) -> str:
+    if "eviction_policy" in entry and priority != SPOT:
+        raise entry.error(f'Only Spot VMs are evicted. Write priority = "{SPOT}", or omit it.', "eviction_policy")
+    return _eviction_policy(entry)
+
+
+def _eviction_policy(entry: TomlTable) -> str:
+    return intern(entry.choice("eviction_policy", EVICTION_POLICIES, "")) if "eviction_policy" in entry else ""
 
 
 def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
@@ -353,7 +390,7 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
 _TABLES = ("group", "host", "vm")
 _GROUP_KEYS = (
     *("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows"),
-    *("mode", "visibility"),
+    *("mode", "visibility", "eviction_policy"),
 )
 _HOST_KEYS = ("name",)
 _KINDS = tuple(kind.value for kind in GroupKind)
@@ -393,6 +430,8 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     _check_unique(vms, entries)
     _check_group_membership(vms, entries, groups)
     _check_scope_names(vms, entries, tables["group"], groups)
+    _check_spot(vms, entries, groups)
+    _check_eviction_policies(tables["group"], vms, there)
     _check_domains(vms, entries)
     return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
@@ -445,6 +484,7 @@ def _read_group(entry: TomlTable, name: str) -> Group:
         _windows(entry),
         SetMode(_of_scale_set(entry, kind, "mode", [mode.value for mode in SetMode])),
         Visibility(_of_scale_set(entry, kind, "visibility", [visibility.value for visibility in Visibility])),
+        eviction_policy=_set_eviction_policy(entry, kind),
     )
 
 
@@ -458,14 +498,20 @@ def _of_scale_set(entry: TomlTable, kind: str, key: str, choices: Sequence[str])
 def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" not in entry:
         return None
-    if kind != GroupKind.SCALE_SET:
-        raise entry.error(
-            f"Only a scale set has a terminate notice. The kind of this group is {kind!r}.", "terminate_notice"
-        )
+    if kind not in TERMINATE_NOTICE_KINDS:
+        problem = f"Only scale sets and single VMs can have one. The kind of this group is {kind!r}."
+        raise entry.error(problem, "terminate_notice")
     try:
         return parse_terminate_notice(entry.text("terminate_notice"))
     except ValueError as error:
         raise entry.error(str(error), "terminate_notice") from None
+
+
+def _set_eviction_policy(entry: TomlTable, kind: str) -> str:
+    if "eviction_policy" in entry and kind != GroupKind.SCALE_SET:
+        problem = f"Only a scale set can have one. The kind of this group is {kind!r}. Write it in [[vm]]."
+        raise entry.error(problem, "eviction_policy")
+    return _eviction_policy(entry)
 
 
 def _windows(entry: TomlTable) -> tuple[Window, ...]:
@@ -530,6 +576,30 @@ def _check_scope_names(
     for vm, entry in zip(vms, entries, strict=True):
         if vm.name in groups and vm.group in scale_sets and scale_sets[vm.group].visibility is Visibility.OWN:
             raise entry.error(f"{vm.name!r} is also the name of a group. Choose another name.", "name")
+
+
+def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+    """Reject Spot VMs with a terminate notice, which Azure does not offer."""
+    for vm, entry in zip(vms, entries, strict=True):
+        if vm.priority != SPOT:
+            continue
+        group = groups.get(vm.group)
+        if vm.terminate_notice is not None or (group is not None and group.terminate_notice is not None):
+            holder = f"group {group.name!r}" if group is not None else "it"
+            problem = f"Azure offers no terminate notice for Spot VMs, and {holder} has one. Omit one of the two."
+            raise entry.error(problem, "priority")
+
+
+def _check_eviction_policies(groups: Iterable[TomlTable], vms: Sequence[VM], there: Fleet) -> None:
+    """Reject the eviction policy of a set with VMs, but without a Spot VM."""
+    all_vms = [*there.vms.values(), *vms]
+    for entry in groups:
+        if "eviction_policy" not in entry:
+            continue
+        members = [vm for vm in all_vms if vm.group == entry.text("name")]
+        if members and all(vm.priority != SPOT for vm in members):
+            problem = f'Only Spot VMs are evicted, and the set has none. Write priority = "{SPOT}" in [[vm]].'
+            raise entry.error(problem, "eviction_policy")
 
 
 def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:

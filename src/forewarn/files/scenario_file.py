@@ -9,7 +9,8 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import EventStatus, Source
 from forewarn.core.faults import FaultSpec
 from forewarn.core.fleet import GroupKind
-from forewarn.core.operations import OVERRIDES
+from forewarn.core.operations import CAUSES, OVERRIDES, UNKNOWN, UNKNOWN_DURATION
+from forewarn.core.requests import description_problem
 from forewarn.core.scenarios import (
     ACTIONS,
     Expectation,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 FILE_KEYS = ("title", "description", "source", "fleet", "needs", "step")
 NEEDS_KEYS = ("vms", "group", "priority", "update_domains", "terminate_notice")
 KINDS_OF_STEP = ("do", "until", "wait", "fault")
-OPTION_KEYS = ("vms", "type", "duration", "notice", "overrides", "max_unavailable", "pause", "by")
+OPTION_KEYS = ("vms", "type", "duration", "notice", "overrides", "description", "max_unavailable", "pause", "by")
 STEP_KEYS = ("title", *KINDS_OF_STEP, "expect", "within", *OPTION_KEYS)
 EXPECT_KEYS = (
     *("type", "status", "source", "description", "duration", "notice", "vms"),
@@ -161,6 +162,8 @@ def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
     for key in OPTION_KEYS:
         if key in entry and key not in allowed:
             takes = f"Options of do = {do!r}: {', '.join(allowed)}." if do else "It is only for steps with do."
+            if key == "description" and do in CAUSES:
+                takes = f"A user requests a {do}, and Azure describes such operations itself. {takes}"
             raise entry.error(f"Is not allowed here. {takes}", key)
     if do == "postpone" and "by" not in entry:
         raise entry.error('Is missing. Write by how much to postpone, like by = "30m".', "by")
@@ -173,13 +176,27 @@ def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
     return StepOptions(
         vms=_read_places(entry, needs),
         type=types.get(event_type.lower(), ""),
-        duration=entry.duration("duration"),
+        duration=UNKNOWN_DURATION if _is_unknown(entry, "duration") else entry.duration("duration"),
         notice=entry.duration("notice"),
         overrides=entry.choices("overrides", OVERRIDES),
         max_unavailable=entry.integer("max_unavailable", 1, 1, 1000) if "max_unavailable" in entry else None,
         pause=entry.duration("pause"),
         by=_positive(entry, "by"),
+        description=_read_description(entry),
     )
+
+
+def _is_unknown(entry: TomlTable, key: str) -> bool:
+    return key in entry and entry.text(key).strip().lower() == UNKNOWN
+
+
+def _read_description(entry: TomlTable) -> str | None:
+    if "description" not in entry:
+        return None
+    text = entry.text("description")
+    if problem := description_problem(text):
+        raise entry.error(f"{problem[0].upper()}{problem[1:]}", "description")
+    return text
 
 
 def _read_places(entry: TomlTable, needs: Needs) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
-from forewarn.core.fleet import VM, Group, GroupKind, SetMode
+from forewarn.core.fleet import VM, Group, GroupKind, SetMode, eviction_policy
 from forewarn.errors import nearest
 from forewarn.metadata.fixed_responses import TEXT, Response, error_response
 from forewarn.wire.versions import INSTANCE_VERSIONS
@@ -93,7 +93,7 @@ def _scale_set_name(about: InstanceContext) -> str:
 
 
 def _eviction_policy(about: InstanceContext) -> str:
-    return "Deallocate" if about.vm.priority == "spot" else ""
+    return eviction_policy(about.vm, about.group).capitalize()
 
 
 def _tags(about: InstanceContext) -> str:

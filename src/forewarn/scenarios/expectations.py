@@ -170,6 +170,13 @@ def _describe(expected: Expectation) -> str:
     return " ".join(filter(None, (expected.type, expected.status))) or "an event"
 
 
+_SPECIAL_CASES = {
+    ExpectedVMState.RUNNING: (ExpectedVMState.MOVED,),
+    ExpectedVMState.EVICTED: (ExpectedVMState.DEALLOCATED, ExpectedVMState.DELETED),
+}
+"""Other states that also meet an expectation."""
+
+
 def check_vm(expected: ExpectedVMState, name: str, vm: VM | None, old_host: str) -> str:
     """Return why the state of a VM does not meet the expectation, or an empty string. `old_host`: its host before."""
     if vm is None:
@@ -178,6 +185,6 @@ def check_vm(expected: ExpectedVMState, name: str, vm: VM | None, old_host: str)
         actual = ExpectedVMState.DEALLOCATED.value
     else:
         actual = ExpectedVMState.MOVED.value if vm.host != old_host else ExpectedVMState.RUNNING.value
-    fits = expected == actual or (expected is ExpectedVMState.RUNNING and actual == ExpectedVMState.MOVED)
+    fits = expected == actual or actual in _SPECIAL_CASES.get(expected, ())
     where = f" on {vm.host}" if vm is not None and not vm.deallocated else ""
     return "" if fits else f"{name}: expected VM state {expected.value}, got {actual}{where}"

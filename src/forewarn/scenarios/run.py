@@ -86,6 +86,7 @@ def request_work(
         notice=options.notice,
         overrides=options.overrides,
         speed=speed,
+        description=options.description,
     )
     if CAUSES[cause].target in (CauseTarget.HOST, CauseTarget.TENANTS):
         requests = [template._replace(host=host) for host in hosts]
@@ -106,6 +107,7 @@ def _settings(options: StepOptions, speed: float) -> RolloutSettings:
         # Health checks need real time, at any speed.
         health_timeout=max(defaults.health_timeout, GRACE * speed) if speed != 1 else defaults.health_timeout,
         speed=speed,
+        description=options.description,
     )
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.core import faults
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
+from forewarn.core.operations import UNKNOWN, UNKNOWN_DURATION
 from forewarn.core.scenarios import Expectation, RunStatus, StepOptions, StepStatus
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _format(value: Any) -> str:
         return ", ".join(map(str, value))
     if hasattr(value, "total_seconds"):
         duration: timedelta = value
-        return format_duration(duration)
+        return UNKNOWN if duration == UNKNOWN_DURATION else format_duration(duration)
     return str(value) or '""'
 
 

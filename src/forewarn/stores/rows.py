@@ -67,6 +67,7 @@ def _codec(hint: Any, codecs: Mapping[Any, Codec], where: str) -> Codec:
 
 _IN_JSON = {
     str: _PLAIN,
+    str | None: _PLAIN,
     int: _PLAIN,
     float: _PLAIN,
     timedelta: _DURATION,

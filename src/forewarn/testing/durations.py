@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import MAX_DURATION, format_duration, parse_duration
+from forewarn.core.operations import parse_interruption
 from forewarn.errors import BadOption, nearest
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ def read_duration(name: str, duration: Duration) -> timedelta:
     except (TypeError, ValueError, OverflowError):
         problem = 'use a number of seconds, a string like "90s", or a timedelta.'
         raise BadOption(name=name, value=duration, problem=problem) from None
+
+
+def read_interruption(name: str, duration: Duration) -> timedelta:
+    """Return the duration of an interruption. It can be "unknown"."""
+    return parse_interruption(duration) if isinstance(duration, str) else read_duration(name, duration)
 
 
 def read_optional_duration(name: str, duration: Duration | None) -> timedelta | None:

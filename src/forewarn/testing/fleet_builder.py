@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import format_duration
 from forewarn.core.fleet import Fleet, SetMode
-from forewarn.errors import NotSpot, UnreadableFile
+from forewarn.errors import NotSpot, SpotTerminateNotice, UnreadableFile
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.testing.event import OPERATOR
 
@@ -115,6 +115,8 @@ class FleetBuilder:
                 return
             if name in self._given_priority:
                 raise NotSpot(vm=name, priority=vm.priority)
+            if fleet.group(vm.group).terminate_notice is not None:
+                raise SpotTerminateNotice(group=vm.group, vm=name)
             vms = {**fleet.vms, name: vm._replace(priority="spot")}
             self._change(Fleet(vms.values(), fleet.groups.values(), fleet.hosts.values()))
 

@@ -8,7 +8,13 @@ from forewarn.core.faults import FaultSpec
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
 from forewarn.errors import BadOption, NoticeNotPossible, nearest
-from forewarn.testing.durations import Duration, read_duration, read_optional_duration, read_time
+from forewarn.testing.durations import (
+    Duration,
+    read_duration,
+    read_interruption,
+    read_optional_duration,
+    read_time,
+)
 from forewarn.testing.event import OPERATOR, Event
 from forewarn.testing.vm import one_name
 
@@ -106,10 +112,11 @@ def _factor(name: str, value: object) -> float:
 OPTIONS: dict[str, Callable[[str, Any], Any]] = {
     "host": _text,
     "type": _text,
-    "duration": read_duration,
+    "duration": read_interruption,
     "notice": read_duration,
     "postpone_deadline": read_time,
     "overrides": _texts,
+    "description": _text,
     "speed": _factor,
 }
 """The options besides the cause and its VMs, and their readers. None means that an option is not given."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forewarn.assembly import ORDERS_FOLDER, Assembly
 from forewarn.core.durations import format_duration
 from forewarn.errors import AlreadyRunning, NotRunning
-from forewarn.settings import MEMORY, SETTINGS, resolve, unknown_setting
+from forewarn.settings import MEMORY, SETTINGS, Setting, resolve, unknown_setting
 from forewarn.testing.client import SERVICE_FILE
 from forewarn.testing.loop_thread import LoopThread
 
@@ -164,16 +164,16 @@ DEFAULTS = {
 
 def read_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Read the settings as `forewarn up` reads its options. The configuration of this machine is ignored."""
-    options = {**DEFAULTS, **{name: _text(value) for name, value in settings.items()}}
-    for name in options:
+    for name in settings:
         if name not in SETTINGS:
             raise unknown_setting(name, "Service(...)", "argument")
+    options = {**DEFAULTS, **{name: _text(SETTINGS[name], value) for name, value in settings.items()}}
     return {name: value.value for name, value in resolve(options, {}, os.devnull).items()}
 
 
-def _text(value: Any) -> str:
+def _text(setting: Setting, value: Any) -> str:
     if isinstance(value, dict):
-        return ",".join(f"{name}={_text(each)}" for name, each in value.items())
+        return setting.join({name: _text(setting, each) for name, each in value.items()})
     if isinstance(value, bool):
         return str(value).lower()
     return format_duration(value) if isinstance(value, timedelta) else str(value)

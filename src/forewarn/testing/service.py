@@ -118,8 +118,8 @@ class BaseService:
     def request_operation(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
         """Request an operation of any cause (docs/reference/events.md). Return its events, perhaps none.
 
-        Options are host, type, duration, notice, postpone_deadline, overrides and speed. A duration is a number of
-        seconds, a text like "9s", or a timedelta.
+        Options are host, type, duration, notice, postpone_deadline, overrides, description and speed. A duration is a
+        number of seconds, a text like "9s", or a timedelta. The duration of a Freeze can also be "unknown".
         """
         return self._requests.operations(cause, vms, options)
 

@@ -10,7 +10,7 @@ from forewarn.core.operations import CauseRequest
 from forewarn.errors import BadOption
 from forewarn.system.http_client import origin_of
 from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, expect_status, send
-from forewarn.testing.durations import Duration, read_duration
+from forewarn.testing.durations import Duration, read_interruption
 from forewarn.wire.document_reader import EventsDocument, ScheduledEvent, read_document, start_requests
 
 if TYPE_CHECKING:
@@ -108,14 +108,15 @@ class VM:
         return self._request(CauseRequest("redeploy", (self.name,)))
 
     def freeze(self, seconds: Duration = 9) -> Event:
-        """Request an update of its host: a Freeze of all VMs on that host."""
+        """Request an update of its host: a Freeze of all VMs on that host. Its duration can be 0 or "unknown"."""
         return self._request(
-            CauseRequest("host-update", host=self.host, type="Freeze", duration=read_duration("seconds", seconds))
+            CauseRequest("host-update", host=self.host, type="Freeze", duration=read_interruption("seconds", seconds))
         )
 
     def migrate(self, seconds: Duration = 5) -> Event:
         """Request a live migration to another host: a Freeze."""
-        return self._request(CauseRequest("live-migration", (self.name,), duration=read_duration("seconds", seconds)))
+        duration = read_interruption("seconds", seconds)
+        return self._request(CauseRequest("live-migration", (self.name,), duration=duration))
 
     def evict(self) -> Event:
         """Request its eviction: a Preempt. The VM becomes a Spot VM, unless the test has set its priority."""
@@ -123,15 +124,15 @@ class VM:
         return self._request(CauseRequest("eviction", (self.name,)))
 
     def delete(self) -> Event:
-        """Request its deletion by a user: a Terminate, if its scale set has a `terminate_notice`."""
+        """Request its deletion by a user: a Terminate, if it or its scale set has a `terminate_notice`."""
         return self._request(CauseRequest("delete", (self.name,)))
 
     def degrade(self) -> Event:
-        """Report that its host is expected to fail: a Redeploy with a week of notice."""
+        """Report that its host is expected to fail: a Freeze with a week of notice, for a live migration."""
         return self._request(CauseRequest("degraded-hardware", host=self.host))
 
     def fail(self) -> Event:
-        """Report that its host has failed: a Redeploy that starts at once."""
+        """Report that its host has failed: a Reboot that starts at once, on another host."""
         return self._request(CauseRequest("hardware-failure", host=self.host))
 
     def fault(
