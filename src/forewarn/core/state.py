@@ -123,6 +123,7 @@ class ServiceState:
         self._on_vm: dict[str, dict[str, None]] = {}
         self._at_host: dict[str, dict[str, None]] = {}
         self._bound_for: dict[str, dict[str, None]] = {}
+        self._of_rollout: dict[str, dict[str, None]] = {}
 
     def operation(self, operation_id: str) -> Operation | None:
         return self.operations.get(operation_id)
@@ -161,6 +162,10 @@ class ServiceState:
     def operations_bound_for(self, host: str) -> list[Operation]:
         """Active operations that move VMs to this host."""
         return [self.operations[operation_id] for operation_id in self._bound_for.get(host, ())]
+
+    def rollout_operations(self) -> list[Operation]:
+        """Active operations of rollouts, also of rollouts that have ended."""
+        return [self.operations[operation_id] for ids in self._of_rollout.values() for operation_id in ids]
 
     def event(self, event_id: str) -> Event | None:
         return self.events.get(event_id)
@@ -223,6 +228,8 @@ class ServiceState:
                 _list(self._on_vm, vm, operation.id, operation.status.live)
             if operation.host:
                 _list(self._at_host, operation.host, operation.id, operation.status.live)
+            if operation.request.rollout:
+                _list(self._of_rollout, operation.request.rollout, operation.id, operation.status.live)
             for host in destinations(operation):
                 _list(self._bound_for, host, operation.id, is_moving_vms(operation))
         for rollout in changes.rollouts.values():
@@ -424,6 +431,12 @@ class Draft:
         """Active operations that move VMs to this host."""
         found = self._changed(self._base.operations_bound_for(host), self._bound_for.get(host, ()))
         return [operation for operation in found if is_moving_vms(operation)]
+
+    def rollout_operations(self) -> list[Operation]:
+        """Active operations of rollouts, also of rollouts that have ended."""
+        changed = (operation.id for operation in self.changes.operations.values() if operation.request.rollout)
+        found = self._changed(self._base.rollout_operations(), changed)
+        return [operation for operation in found if operation.status.live]
 
     def _changed(self, before: Iterable[Operation], changed: Iterable[str]) -> list[Operation]:
         # Changed operations may no longer match, so the callers filter the result.

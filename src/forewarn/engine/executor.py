@@ -40,12 +40,11 @@ def with_rollout_steps(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Callable[[Draft, datetime], T]:
-    """Return a command for the writer that also steps the rollouts whose operations have changed."""
+    """Return a command for the writer that also steps the rollouts that it affects."""
 
     def command(draft: Draft, now: datetime) -> T:
         result = decide(draft, now, limits, *args, **kwargs)
-        for rollout_id in draft.rollouts_to_step:
-            rollout_commands.step(draft, now, limits, rollout_id)
+        rollout_commands.step_all(draft, now, limits)
         return result
 
     return command
