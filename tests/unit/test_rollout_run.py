@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import MINUTE, START, approve, cancel, make_engine, request_operation
+from engines import MINUTE, START, approve, cancel, make_engine, request_operation, running_engine
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -19,7 +19,7 @@ from depth import amount
 from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.events import EventStatus
 from forewarn.core.explain import Wait, explain, explain_rollout
-from forewarn.core.fleet import VM, Fleet, Host, HostState
+from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.history import ROLLOUT_END_KINDS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest, Health, OperationStatus
@@ -369,6 +369,25 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
         await engine.advance(12 * HOUR)
         rollout, _ = await ended(engine)
         assert (rollout.status, rollout.reason) == (RolloutStatus.DONE, "")
+
+
+async def test_two_rollouts_update_the_same_update_domain_at_once_but_not_two() -> None:
+    vms = [VM(f"web-{number}", "web", f"h{number}", number % 2) for number in range(4)]
+    fleet = Fleet(vms, [Group("web", "availability-set", 2)], [Host(vm.host) for vm in vms])
+    async with running_engine(fleet=fleet) as engine:
+        first = await engine.execute(rollout_commands.start, ["h0"], RolloutSettings(), "operator")
+        second = await engine.execute(rollout_commands.start, ["h[123]"], RolloutSettings(), "operator")
+        assert [host for host, _ in second.in_progress] == ["h2"]
+        await approve(engine, engine.live_operations()[1].events[0], by="web-2")
+        await engine.advance(10 * MINUTE)
+        waiting = next(one for one in engine.live_rollouts() if one.id == second.id)
+        assert (waiting.done, waiting.in_progress, waiting.pending) == (("h2",), (), ("h1", "h3"))
+        (wait,) = explain_rollout(engine.draft(), waiting).waits
+        assert (wait.kind, wait.group) == ("rollout", "web")
+        assert wait.text.startswith(f"rollout {first.id}: operation {first.in_progress[0][1]} ")
+        await engine.advance(HOUR)
+        rollouts = [one for _, one in await engine.records.rollouts(ListFilter(live=False))]
+        assert [(one.status, one.wave) for one in rollouts] == [(RolloutStatus.DONE, 2), (RolloutStatus.DONE, 1)]
 
 
 async def test_hosts_out_of_service_are_skipped_and_busy_ones_are_later() -> None:

@@ -254,11 +254,11 @@ def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -
             return
         if rollout.next_wave_at is not None and now < rollout.next_wave_at:
             return
-        before, rollout = rollout, _schedule_wave(draft, now, limits, rollout)
-        if rollout != before:
-            draft.put_rollout(rollout)
-        if rollout.waits_for_hosts:
+        after = _schedule_wave(draft, now, limits, rollout)
+        if after == rollout:  # it waits for its hosts
             return
+        rollout = after
+        draft.put_rollout(rollout)
 
 
 def _update_progress(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> tuple[Rollout, str]:
