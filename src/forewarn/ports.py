@@ -179,6 +179,9 @@ class Store(Records, Protocol):
     def load(self) -> StoredState:
         """Load all active items."""
 
+    def events_ended_since(self, since: datetime) -> list[Event]:
+        """Return the events that ended after this time."""
+
     def commit(self, changes: Changes) -> None:
         """Write all changes or none. They are durable when this returns. Raises StoreFailed."""
 

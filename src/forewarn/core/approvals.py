@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
 from forewarn.core.durations import format_time, round_up_to_second
-from forewarn.core.events import Trigger, step
+from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.operations import CAUSES
 from forewarn.core.progress import TERMINATE, advance, coupled_deletions, keeps_to_windows, postpone_operation
 from forewarn.core.windows import next_common
@@ -22,16 +23,23 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft
 
 
+ENDED_EVENT_RETENTION = timedelta(days=1)
+"""How long after the end of an event its group can still approve it, without an effect."""
+
+
 def approve(
     draft: Draft, now: datetime, limits: OperatorLimits, ids: Sequence[str], by: str, group: str | None = None
 ) -> None:
     """Approve the events: all of them, or none if one is unknown.
 
     With a group, only its own events are known. The id of another group's event is rejected like an invented one.
+    Clients repeat their approvals, so the id of an event that ended lately is accepted, and nothing changes.
     """
     events = []
     for event_id in dict.fromkeys(ids):
         event = draft.event(event_id) if group is not None else history.find_event(draft, event_id)
+        if event is None and _ended_lately(draft, now, event_id, group):
+            continue
         if event is None or (group is not None and event.group != group):
             raise UnknownStartRequest(event_id=event_id)
         events.append(event)
@@ -40,11 +48,19 @@ def approve(
         after = step(event, Trigger.APPROVE, now, by=by)
         if after is not event:
             draft.put_event(after)
+            if event.status is EventStatus.STARTED:
+                history.record_event(draft, now, "approved", by, after, "after the start, without an effect")
+                continue
             history.record_event(draft, now, "approved", by, after)
             # Deletions with the same NotBefore start together, so advancing one of them advances all.
             approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
         _move_with(draft, now, limits, event)
+
+
+def _ended_lately(draft: Draft, now: datetime, event_id: str, group: str | None) -> bool:
+    ended = draft.ended_event(event_id)
+    return ended is not None and ended.group == group and now - ended.ended_at < ENDED_EVENT_RETENTION
 
 
 def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event) -> None:

@@ -31,6 +31,13 @@ class Delivery(NamedTuple):
     incarnation: int
 
 
+class EndedEvent(NamedTuple):
+    """What remains in memory of an event for a day after its end, because clients repeat their approvals."""
+
+    group: str
+    ended_at: datetime
+
+
 class HistoryEntry(NamedTuple):
     """A row of history: what happened, when, to whom, by whom, and the reason."""
 
@@ -105,13 +112,15 @@ class Changes:
 
 
 class ServiceState:
-    """The committed state. Contains only active operations and events; the store has the others."""
+    """The committed state. Contains only active operations and events, and what clients may still approve of events
+    that ended lately. The store has the others."""
 
     def __init__(self, fleet: Fleet | None = None) -> None:
         self.fleet = fleet or Fleet()
         self.operations: dict[str, Operation] = {}
         self.rollouts: dict[str, Rollout] = {}
         self.events: dict[str, Event] = {}
+        self.ended_events: dict[str, EndedEvent] = {}
         self.deliveries: dict[str, Delivery] = {}
         self.last_seen: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
@@ -170,6 +179,9 @@ class ServiceState:
     def event(self, event_id: str) -> Event | None:
         return self.events.get(event_id)
 
+    def ended_event(self, event_id: str) -> EndedEvent | None:
+        return self.ended_events.get(event_id)
+
     def delivery(self, group: str) -> Delivery | None:
         return self.deliveries.get(group)
 
@@ -214,6 +226,10 @@ class ServiceState:
         """Forget responses to idempotency keys that have expired."""
         self.responses = {key: response for key, response in self.responses.items() if response.at > before}
 
+    def forget_ended_events(self, before: datetime) -> None:
+        """Forget events that ended before this time."""
+        self.ended_events = {id_: event for id_, event in self.ended_events.items() if event.ended_at > before}
+
     def absorb(self, changes: Changes) -> None:
         """Apply committed changes."""
         for operation in changes.operations.values():
@@ -242,6 +258,8 @@ class ServiceState:
                 self.events[event.id] = event
             else:
                 self.events.pop(event.id, None)
+                if event.ended_at is not None:
+                    self.ended_events[event.id] = EndedEvent(event.group, event.ended_at)
             _list(self._of_group, event.group, event.id, event.status.live)
         for group, delivery in changes.deliveries.items():
             if delivery is None:
@@ -448,6 +466,13 @@ class Draft:
         """Return the event, if it is active."""
         event = self.changes.events.get(event_id) or self._base.event(event_id)
         return event if event is not None and event.status.live else None
+
+    def ended_event(self, event_id: str) -> EndedEvent | None:
+        """Return what is known of an event that ended lately."""
+        event = self.changes.events.get(event_id)
+        if event is not None and event.ended_at is not None:
+            return EndedEvent(event.group, event.ended_at)
+        return self._base.ended_event(event_id)
 
     def delivery(self, group: str) -> Delivery | None:
         if group in self.changes.deliveries:
