@@ -192,6 +192,8 @@ def test_ended_objects_are_stored_but_not_loaded(store: Store) -> None:
     saved = store.load()
     assert (saved.operations, saved.events) == ([], [])
     assert store.event("ev-1") == over
+    assert store.events_ended_since(NOW) == []
+    assert store.events_ended_since(NOW - timedelta(microseconds=1)) == [over]
     assert store.operation("op-1") == done
     assert [event for _, event in store.events(ListFilter(live=False))] == [over]
     assert store.event("nothing") is None

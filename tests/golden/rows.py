@@ -18,6 +18,7 @@ LENIENT = "lenient"
 
 # Callers. web-0 has a scheduled restart, app_0 has events to approve, quiet has none, fresh has never polled.
 WEB_0, WEB_1, QUIET, APP_0, APP_1, FRESH = (f"127.0.0.{number}" for number in range(1, 7))
+OTHER = "127.0.0.7"
 STRANGER = "127.0.0.9"
 
 EVENTS = "/metadata/scheduledevents"
