@@ -236,7 +236,7 @@ class NotSpot(Invalid):
 
 
 class NotScaleSet(Invalid):
-    message = "{group} is not a scale set (its kind is {kind}). Only scale sets have a terminate notice."
+    message = "{group} is not a scale set (its kind is {kind}). Only scale sets have {what}."
 
 
 class BadCertificate(Invalid):

@@ -244,6 +244,12 @@ class Fabric(Protocol):
     async def redeploy(self, order: WorkOrder) -> None:
         """Move to another host and start there. Memory and ephemeral disks are lost."""
 
+    async def reimage(self, order: WorkOrder) -> None:
+        """Replace the OS disk and start. The cause is reimage (the same image) or image-upgrade (the newest image).
+
+        Memory and the OS disk are lost.
+        """
+
     async def deallocate(self, order: WorkOrder) -> None:
         """Stop, and release the capacity."""
 

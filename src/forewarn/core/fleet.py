@@ -35,6 +35,8 @@ class Group(NamedTuple):
     """Notice of deletions in a scale set; None: deletions have no notice."""
     windows: tuple[Window, ...] = ()
     """When routine platform operations may start; none: at any time."""
+    os_image_notice: timedelta | None = None
+    """Notice of reimages and image upgrades in a scale set; None: they have no notice."""
 
 
 class HostState(StrEnum):

@@ -104,17 +104,25 @@ class PolicyUpdate(NamedTuple):
     terminate_notice: timedelta | None = None
     no_terminate_notice: bool = False
     windows: tuple[Window, ...] | None = None
+    os_image_notice: timedelta | None = None
+    no_os_image_notice: bool = False
 
 
 def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, policy: PolicyUpdate, by: str) -> Group:
     """Change a group's policy. It applies to new operations; windows also apply to pending ones."""
     group = draft.fleet.known_group(name)
-    if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
-        raise NotScaleSet(group=name, kind=group.kind)
+    if group.kind != GroupKind.SCALE_SET:
+        for notice, what in (
+            (policy.terminate_notice, "a terminate notice"),
+            (policy.os_image_notice, "an OS image notice"),
+        ):
+            if notice is not None:
+                raise NotScaleSet(group=name, kind=group.kind, what=what)
     after = group._replace(
         auto_approve=group.auto_approve if policy.auto_approve is None else policy.auto_approve,
         terminate_notice=None if policy.no_terminate_notice else policy.terminate_notice or group.terminate_notice,
         windows=group.windows if policy.windows is None else policy.windows,
+        os_image_notice=None if policy.no_os_image_notice else policy.os_image_notice or group.os_image_notice,
     )
     if after != group:
         draft.change_fleet(FleetChange(groups=(after,)))

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.DELETE)
-ONCE = ("start", "live-migration", "eviction", "rebalance", *DELETIONS)
+IMAGE_CHANGES = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.REIMAGE)
+ONCE = ("start", "live-migration", "eviction", "rebalance", *IMAGE_CHANGES, *DELETIONS)
 """Causes that a VM can have only once at a time."""
 MAX_FREEZE = timedelta(hours=1)
 """A longer interruption is not a freeze."""
@@ -119,6 +120,9 @@ def _check_notice(cause_request: CauseRequest, cause: Cause) -> None:
     if cause.verb is Verb.DELETE:
         problem = "a deletion uses the terminate_notice of its scale set. Set it there."
         raise BadOption(name="notice", value=value, problem=problem)
+    if cause.verb is Verb.REIMAGE:
+        problem = "a change of the OS image uses the os_image_notice of its scale set. Set it there."
+        raise BadOption(name="notice", value=value, problem=problem)
     minimum = minimum_notice(cause_request.type)
     if cause_request.notice < minimum and "notice" not in cause_request.overrides:
         bound = f"the minimum for {cause_request.type} is {format_duration(minimum)}"
@@ -169,8 +173,8 @@ def _check_state(cause: Cause, vm: VM) -> None:
 
 def _check_no_duplicate(draft: Draft, vm: VM, cause: Cause) -> None:
     for other in draft.operations_on(vm.name):
-        same = other.cause == cause.name or (cause.name in DELETIONS and other.cause in DELETIONS)
-        if same:
+        alike = any(cause.name in causes and other.cause in causes for causes in (DELETIONS, IMAGE_CHANGES))
+        if alike or other.cause == cause.name:
             raise OperationAlreadyPending(vm=vm.name, cause=other.cause, operation_id=other.id)
 
 
@@ -292,8 +296,11 @@ def _notify(draft: Draft, now: datetime, by: str, operation: Operation, event: E
 
 def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, group: str) -> str:
     """Return why the group gets no notice, or an empty string if it gets one."""
-    if operation.type == TERMINATE and not has_terminate_notice(draft.fleet.group(group)):
+    found = draft.fleet.group(group)
+    if operation.type == TERMINATE and not has_terminate_notice(found):
         return f"{group} has no terminate notice"
+    if operation.verb is Verb.REIMAGE and (found.kind != GroupKind.SCALE_SET or found.os_image_notice is None):
+        return f"{group} has no OS image notice"
     return reason_not_notified(draft, group, now, limits)
 
 
@@ -335,9 +342,10 @@ def _event(
     earliest: datetime,
 ) -> Event:
     cause, cause_request = CAUSES[operation.cause], operation.request
-    terminate_notice = draft.fleet.group(group).terminate_notice
-    if operation.type == TERMINATE and terminate_notice is not None:
-        earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(terminate_notice))
+    found = draft.fleet.group(group)
+    by_verb = {Verb.DELETE: found.terminate_notice, Verb.REIMAGE: found.os_image_notice}
+    if cause.verb is not None and (notice := by_verb.get(cause.verb)) is not None:
+        earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(notice))
     return Event(
         id=draft.new_id(),
         operation=operation.id,

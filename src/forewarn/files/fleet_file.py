@@ -12,7 +12,7 @@ from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
 from forewarn.errors import nearest
-from forewarn.files.policy import parse_terminate_notice
+from forewarn.files.policy import parse_os_image_notice, parse_terminate_notice
 from forewarn.files.toml_reader import TomlFile, TomlTable
 
 if TYPE_CHECKING:
@@ -288,7 +288,10 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
 
 
 _TABLES = ("group", "host", "vm")
-_GROUP_KEYS = ("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows")
+_GROUP_KEYS = (
+    *("name", "kind", "update_domains", "fault_domains"),
+    *("auto_approve", "terminate_notice", "windows", "os_image_notice"),
+)
 _HOST_KEYS = ("name",)
 _KINDS = tuple(kind.value for kind in GroupKind)
 
@@ -373,22 +376,23 @@ def _read_group(entry: TomlTable, name: str) -> Group:
         entry.integer("update_domains", update_domains, 1, max_update, reason),
         entry.integer("fault_domains", fault_domains, 1, max_fault, reason),
         entry.choices("auto_approve", AUTO_APPROVE_VALUES),
-        _terminate_notice(entry, kind),
+        _scale_set_notice(entry, kind, "terminate_notice", "a terminate notice", parse_terminate_notice),
         _windows(entry),
+        _scale_set_notice(entry, kind, "os_image_notice", "an OS image notice", parse_os_image_notice),
     )
 
 
-def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
-    if "terminate_notice" not in entry:
+def _scale_set_notice(
+    entry: TomlTable, kind: str, key: str, what: str, parse: Callable[[str], timedelta]
+) -> timedelta | None:
+    if key not in entry:
         return None
     if kind != GroupKind.SCALE_SET:
-        raise entry.error(
-            f"Only a scale set has a terminate notice. The kind of this group is {kind!r}.", "terminate_notice"
-        )
+        raise entry.error(f"Only a scale set has {what}. The kind of this group is {kind!r}.", key)
     try:
-        return parse_terminate_notice(entry.text("terminate_notice"))
+        return parse(entry.text(key))
     except ValueError as error:
-        raise entry.error(str(error), "terminate_notice") from None
+        raise entry.error(str(error), key) from None
 
 
 def _windows(entry: TomlTable) -> tuple[Window, ...]:

@@ -13,6 +13,8 @@ from forewarn.errors import BadDuration
 
 MIN_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].min_notice
 MAX_TERMINATE_NOTICE = timedelta(minutes=15)
+OS_IMAGE_NOTICE = timedelta(minutes=15)
+"""The only notice of OS image changes that Azure allows (contract, 4.61)."""
 
 
 def parse_terminate_notice(text: str) -> timedelta:
@@ -27,8 +29,20 @@ def parse_terminate_notice(text: str) -> timedelta:
     return duration
 
 
-def format_terminate_notice(duration: timedelta | None) -> str | None:
-    """Format a terminate notice as Azure writes it."""
+def parse_os_image_notice(text: str) -> timedelta:
+    """Parse `PT15M` or `15m`: no other notice is allowed."""
+    only = f"Only 15 minutes are allowed. Write PT{_minutes(OS_IMAGE_NOTICE)}M."
+    try:
+        duration = parse_duration(text)
+    except BadDuration:
+        raise ValueError(f"{text!r} is not a duration. {only}") from None
+    if duration != OS_IMAGE_NOTICE:
+        raise ValueError(f"{text!r} is {format_duration(duration)}. {only}")
+    return duration
+
+
+def format_notice(duration: timedelta | None) -> str | None:
+    """Format a notice as Azure writes it."""
     if duration is None:
         return None
     minutes, seconds = divmod(round(duration.total_seconds()), 60)

@@ -167,7 +167,7 @@ def add_vm(fleet: Fleet, name: str, keys: Mapping[str, Any]) -> Fleet:
     return parse_fleet(text, f"vm({name!r})", beside=fleet)
 
 
-GROUP_KEYS = ("update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows")
+GROUP_KEYS = ("update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows", "os_image_notice")
 
 
 def add_group(fleet: Fleet, name: str, vms: int, kind: str, keys: Mapping[str, Any]) -> Fleet:
