@@ -131,6 +131,18 @@ VALUES = (
         *(OPERATIONS, {"cause": "delete", "vms": ["batch_0"], "notice": "10m"}, INVALID),
         ("terminate_notice",),
     ),
+    Bad(
+        "notice of a reimage",
+        *(OPERATIONS, {"cause": "reimage", "vms": ["batch_0"], "notice": "15m"}, INVALID),
+        ("os_image_notice",),
+    ),
+    Bad("reimage of no group", OPERATIONS, {"cause": "reimage", "group": "bitch"}, NOT_FOUND, ("mean 'batch'?",)),
+    Bad("restart of a group", OPERATIONS, {"cause": "restart", "group": "web"}, INVALID, ("reimage, image-upgrade",)),
+    Bad(
+        "reimage of a group and a VM",
+        *(OPERATIONS, {"cause": "reimage", "group": "web", "vms": ["web-0"]}, INVALID),
+        ("without vms and host",),
+    ),
     Bad("unknown override", OPERATIONS, restart(overrides=["notices"]), INVALID, ("notice, windows", "Did you mean")),
     Bad(
         "deadline passed",
@@ -216,6 +228,11 @@ POLICIES = (
     Bad("notice too long", "/v1/groups/batch/policy", {"terminate_notice": "PT16M"}, INVALID, ("PT5M to PT15M",)),
     Bad("notice too brief", "/v1/groups/batch/policy", {"terminate_notice": "PT4M59S"}, INVALID, ("PT5M to PT15M",)),
     Bad("notice of no scale set", "/v1/groups/web/policy", {"terminate_notice": "PT5M"}, INVALID, ("not a scale set",)),
+    *(
+        Bad(f"image notice {word}", "/v1/groups/batch/policy", {"os_image_notice": word}, INVALID, ("Write PT15M.",))
+        for word in ("PT10M", "PT16M", "on")
+    ),
+    Bad("image notice of no set", "/v1/groups/web/policy", {"os_image_notice": "PT15M"}, INVALID, ("an OS image n",)),
     Bad("unknown approval", "/v1/groups/web/policy", {"auto_approve": ["restart"]}, INVALID, ("reboot, redeploy",)),
 )
 

@@ -84,6 +84,8 @@ STORIES = (
     ),
     Story("repair", "emergency-repair", FIFTEEN, TEN, "Reboot", REPAIR, "Platform", hits=TOGETHER, host=True),
     Story("eviction", "eviction", HALF, MINUTE, "Preempt", "", "Platform", priority="spot"),
+    Story("reimage", "reimage", FIFTEEN, TEN, "Reboot", "", "User", group="scale-set"),
+    Story("images", "image-upgrade", FIFTEEN, TEN, "Reboot", "", "Platform", hits=EACH, group="scale-set"),
     Story("delete", "delete", TEN, MINUTE, "Terminate", "", "User", group="scale-set"),
     Story("scalein", "scale-in", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
     Story("ill", "instance-repair", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
@@ -103,7 +105,7 @@ def part_of_fleet(number: int, story: Story, course: str) -> str:
     """
     name = group_of(story, course)
     vm_name = "" if story.group == "scale-set" else f'name = "{name}_{{n}}"'
-    terminate_notice = 'terminate_notice = "PT10M"' if story.group == "scale-set" else ""
+    notices = 'terminate_notice = "PT10M"\nos_image_notice = "PT15M"' if story.group == "scale-set" else ""
     return f"""
 [[host]]
 name = "{name}-a"
@@ -113,7 +115,7 @@ name = "{name}-b"
 name = "{name}"
 kind = "{story.group}"
 update_domains = 2
-{terminate_notice}
+{notices}
 [[vm]]
 group = "{name}"
 {vm_name}

@@ -22,6 +22,8 @@ CASES: dict[str, dict[str, Any]] = {
     "emergency-repair": {"host": "rack-2"},
     "eviction": {"vms": ["batch_0"]},
     "rebalance": {"vms": ["batch_1"]},
+    "reimage": {"group": "batch"},
+    "image-upgrade": {"vms": ["web-2", "silent"]},
     "delete": {"vms": ["batch_2", "batch_3"]},
     "scale-in": {"vms": ["batch_4"]},
     "instance-repair": {"vms": ["silent"]},
@@ -45,6 +47,7 @@ addresses = "127.4.0.1-127.4.0.4"
 name = "batch"
 kind = "scale-set"
 terminate_notice = "PT5M"
+os_image_notice = "PT15M"
 [[vm]]
 group = "batch"
 count = 5
