@@ -86,6 +86,7 @@ FLEET = Fleet(
         Group(
             *("web", "scale-set", 5, 3, ("reboot", "redeploy"), timedelta(minutes=10)),
             windows=(parse_window("sat,sun 02:00 4h Europe/Berlin"),),
+            os_image_notice=timedelta(minutes=15),
         )
     ],
     [Host("a", HostState.DEGRADED), Host("spare", spare=True)],

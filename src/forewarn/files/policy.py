@@ -19,25 +19,23 @@ OS_IMAGE_NOTICE = timedelta(minutes=15)
 
 def parse_terminate_notice(text: str) -> timedelta:
     """Parse `PT10M`, as Azure writes it, or `10m`."""
-    bounds = f"Write it from PT{_minutes(MIN_TERMINATE_NOTICE)}M to PT{_minutes(MAX_TERMINATE_NOTICE)}M"
-    try:
-        duration = parse_duration(text)
-    except BadDuration:
-        raise ValueError(f"{text!r} is not a duration. {bounds}.") from None
-    if not MIN_TERMINATE_NOTICE <= duration <= MAX_TERMINATE_NOTICE:
-        raise ValueError(f"{text!r} is {format_duration(duration)}. {bounds}.")
-    return duration
+    bounds = f"Write it from PT{_minutes(MIN_TERMINATE_NOTICE)}M to PT{_minutes(MAX_TERMINATE_NOTICE)}M."
+    return _parse_notice(text, MIN_TERMINATE_NOTICE, MAX_TERMINATE_NOTICE, bounds)
 
 
 def parse_os_image_notice(text: str) -> timedelta:
     """Parse `PT15M` or `15m`: no other notice is allowed."""
-    only = f"Only 15 minutes are allowed. Write PT{_minutes(OS_IMAGE_NOTICE)}M."
+    only = f"Only {_minutes(OS_IMAGE_NOTICE)} minutes are allowed. Write PT{_minutes(OS_IMAGE_NOTICE)}M."
+    return _parse_notice(text, OS_IMAGE_NOTICE, OS_IMAGE_NOTICE, only)
+
+
+def _parse_notice(text: str, minimum: timedelta, maximum: timedelta, hint: str) -> timedelta:
     try:
         duration = parse_duration(text)
     except BadDuration:
-        raise ValueError(f"{text!r} is not a duration. {only}") from None
-    if duration != OS_IMAGE_NOTICE:
-        raise ValueError(f"{text!r} is {format_duration(duration)}. {only}")
+        raise ValueError(f"{text!r} is not a duration. {hint}") from None
+    if not minimum <= duration <= maximum:
+        raise ValueError(f"{text!r} is {format_duration(duration)}. {hint}")
     return duration
 
 
