@@ -232,6 +232,10 @@ class NotSpot(Invalid):
     member = "vms"
 
 
+class NotScaleSet(Invalid):
+    message = "{group} is not a scale set (its kind is {kind}). Only scale sets have an OS image notice."
+
+
 class NoTerminateNotice(Invalid):
     message = "{group} is not a scale set or a single VM (its kind is {kind}). Only these can have a terminate notice."
 

@@ -179,6 +179,9 @@ class Store(Records, Protocol):
     def load(self) -> StoredState:
         """Load all active items."""
 
+    def events_ended_since(self, since: datetime) -> list[Event]:
+        """Return the events that ended after this time."""
+
     def commit(self, changes: Changes) -> None:
         """Write all changes or none. They are durable when this returns. Raises StoreFailed."""
 
@@ -240,6 +243,12 @@ class Fabric(Protocol):
 
     async def redeploy(self, order: WorkOrder) -> None:
         """Move to another host and start there. Memory and ephemeral disks are lost."""
+
+    async def reimage(self, order: WorkOrder) -> None:
+        """Replace the OS disk and start. The cause is reimage (the same image) or image-upgrade (the newest image).
+
+        Memory and the OS disk are lost.
+        """
 
     async def deallocate(self, order: WorkOrder) -> None:
         """Stop, and release the capacity."""

@@ -166,6 +166,18 @@ VALUES = (
         *(OPERATIONS, {"cause": "delete", "vms": ["batch_0"], "notice": "10m"}, INVALID),
         ("terminate_notice",),
     ),
+    Bad(
+        "notice of a reimage",
+        *(OPERATIONS, {"cause": "reimage", "vms": ["batch_0"], "notice": "15m"}, INVALID),
+        ("os_image_notice",),
+    ),
+    Bad("reimage of no group", OPERATIONS, {"cause": "reimage", "group": "bitch"}, NOT_FOUND, ("mean 'batch'?",)),
+    Bad("restart of a group", OPERATIONS, {"cause": "restart", "group": "web"}, INVALID, ("reimage, image-upgrade",)),
+    Bad(
+        "reimage of a group and a VM",
+        *(OPERATIONS, {"cause": "reimage", "group": "web", "vms": ["web-0"]}, INVALID),
+        ("without vms and host",),
+    ),
     Bad("unknown override", OPERATIONS, restart(overrides=["notices"]), INVALID, ("notice, windows", "Did you mean")),
     Bad(
         "deadline passed",
@@ -261,6 +273,11 @@ POLICIES = (
         INVALID,
         ("is a Spot VM", "Azure"),
     ),
+    *(
+        Bad(f"image notice {word}", "/v1/groups/batch/policy", {"os_image_notice": word}, INVALID, ("Write PT15M.",))
+        for word in ("PT10M", "PT16M", "on")
+    ),
+    Bad("image notice of no set", "/v1/groups/web/policy", {"os_image_notice": "PT15M"}, INVALID, ("an OS image n",)),
     Bad("unknown approval", "/v1/groups/web/policy", {"auto_approve": ["restart"]}, INVALID, ("reboot, redeploy",)),
 )
 

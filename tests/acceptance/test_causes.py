@@ -110,6 +110,8 @@ STORIES = (
         priority="spot",
         eviction_policy="delete",
     ),
+    Story("reimage", "reimage", FIFTEEN, TEN, "Reboot", "", "User", group="scale-set"),
+    Story("images", "image-upgrade", FIFTEEN, TEN, "Reboot", "", "Platform", hits=EACH, group="scale-set"),
     Story("delete", "delete", TEN, MINUTE, "Terminate", "", "User", group="scale-set"),
     Story("scalein", "scale-in", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
     Story("ill", "instance-repair", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
@@ -129,7 +131,7 @@ def part_of_fleet(number: int, story: Story, course: str) -> str:
     """
     name = group_of(story, course)
     vm_name = "" if story.group == "scale-set" else f'name = "{name}_{{n}}"'
-    terminate_notice = 'terminate_notice = "PT10M"' if story.kind == "Terminate" else ""
+    notices = 'terminate_notice = "PT10M"\nos_image_notice = "PT15M"' if story.kind == "Terminate" else ""
     eviction_policy = f'eviction_policy = "{story.eviction_policy}"' if story.eviction_policy else ""
     return f"""
 [[host]]
@@ -140,7 +142,7 @@ name = "{name}-b"
 name = "{name}"
 kind = "{story.group}"
 update_domains = 2
-{terminate_notice}
+{notices}
 {eviction_policy}
 [[vm]]
 group = "{name}"

@@ -22,6 +22,8 @@ CASES: dict[str, dict[str, Any]] = {
     "emergency-repair": {"host": "rack-2"},
     "eviction": {"vms": ["batch_0"]},
     "rebalance": {"vms": ["batch_1"]},
+    "reimage": {"group": "batch"},
+    "image-upgrade": {"vms": ["web-2", "silent"]},
     "delete": {"vms": ["pool_0", "pool_1"]},
     "scale-in": {"vms": ["pool_2"]},
     "instance-repair": {"vms": ["silent"]},
@@ -54,6 +56,7 @@ priority = "spot"
 name = "pool"
 kind = "scale-set"
 terminate_notice = "PT5M"
+os_image_notice = "PT15M"
 [[vm]]
 group = "pool"
 count = 3

@@ -64,6 +64,8 @@ CASES = (
     Case("repair", "emergency-repair", "same"),
     Case("eviction", "eviction", "deallocated", 1, priority="spot"),
     Case("advice", "rebalance", "deallocated", 1, priority="spot"),
+    Case("reimage", "reimage", "same", 2, kind="scale-set"),
+    Case("images", "image-upgrade", "same", 2, kind="scale-set"),
     Case("delete", "delete", "gone", 2, kind="scale-set"),
     Case("scalein", "scale-in", "gone", 1, kind="scale-set"),
     Case("ill", "instance-repair", "gone", 1, kind="scale-set"),
@@ -95,7 +97,7 @@ def part_of_fleet(number: int, name: str, case: Case) -> str:
     vms |= {} if case.kind == "scale-set" else {"name": f"{name}_{{n}}"}
     first = {"count": 3, "hosts": [hosts[0], hosts[0], hosts[1]], "addresses": f"127.1.{number}.1-127.1.{number}.3"}
     fourth = {"first": 3, "count": 1, "hosts": hosts[2:], "update_domain": 0, "fault_domain": 0}
-    policy = {"terminate_notice": "PT10M"} if case.kind == "scale-set" else {}
+    policy = {"terminate_notice": "PT10M", "os_image_notice": "PT15M"} if case.kind == "scale-set" else {}
     parts = [table("group", name=name, kind=case.kind, update_domains=2, **policy), table("vm", **vms, **first)]
     parts += [table("host", name=host) for host in hosts]
     parts += [table("vm", **vms, **fourth)] if has_room(name) else []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forewarn.core.event_types import Verb
 from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.fabrics import command
 from forewarn.fabrics.command import CommandFabric
@@ -135,7 +136,7 @@ async def until_taken_up(fabric: CommandFabric) -> None:
 # --- Input and output of the program --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["freeze", "migrate", "reboot", "redeploy", "deallocate", "start", "delete"])
+@pytest.mark.parametrize("verb", [verb.value for verb in Verb])
 async def test_the_program_reads_the_order_and_its_last_argument_is_the_verb(
     make_program: MakeProgram, tmp_path: Path, folder: Path, verb: str
 ) -> None:

@@ -44,7 +44,7 @@ if verb == "inspect":
 elif order["operation"] not in state["done"]:
     for vm in order["vms"]:
         running, boots = state["vms"].get(vm, (True, 1))
-        if verb in ("reboot", "redeploy") or verb == "start" and not running:
+        if verb in ("reboot", "redeploy", "reimage") or verb == "start" and not running:
             running, boots = True, boots + 1
         elif verb in ("deallocate", "delete"):
             running = False
@@ -129,6 +129,7 @@ async def test_watching_can_be_ended_and_is_no_sleep_by_the_clock(fabric: Fabric
         ("migrate", (True, 1)),
         ("reboot", (True, 2)),
         ("redeploy", (True, 2)),
+        ("reimage", (True, 2)),
         ("deallocate", (False, 1)),
         ("start", (True, 1)),
         ("delete", (False, 1)),
@@ -248,5 +249,7 @@ def test_a_fabric_without_a_verb_is_rejected_at_the_start() -> None:
             """Reboot."""
 
     incomplete: Any = OnlyReboots()
-    with pytest.raises(IncompleteFabric, match=r"OnlyReboots has no method for: freeze, migrate, redeploy, deallocate"):
+    with pytest.raises(
+        IncompleteFabric, match=r"OnlyReboots has no method for: freeze, migrate, redeploy, reimage, deallocate"
+    ):
         Engine(VirtualClock(), SqliteStore(), incomplete, OperatorLimits())

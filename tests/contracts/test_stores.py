@@ -89,6 +89,7 @@ FLEET = Fleet(
         Group(
             *("web", "scale-set", 5, 3, ("reboot", "redeploy"), timedelta(minutes=10)),
             windows=(parse_window("sat,sun 02:00 4h Europe/Berlin"),),
+            os_image_notice=timedelta(minutes=15),
         )
     ],
     [Host("a", HostState.DEGRADED), Host("spare", spare=True)],
@@ -195,6 +196,8 @@ def test_ended_objects_are_stored_but_not_loaded(store: Store) -> None:
     saved = store.load()
     assert (saved.operations, saved.events) == ([], [])
     assert store.event("ev-1") == over
+    assert store.events_ended_since(NOW) == []
+    assert store.events_ended_since(NOW - timedelta(microseconds=1)) == [over]
     assert store.operation("op-1") == done
     assert [event for _, event in store.events(ListFilter(live=False))] == [over]
     assert store.event("nothing") is None

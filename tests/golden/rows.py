@@ -20,6 +20,7 @@ LENIENT = "lenient"
 # every key of the fleet file that /metadata/instance shows.
 WEB_0, WEB_1, QUIET, APP_0, APP_1, FRESH = (f"127.0.0.{number}" for number in range(1, 7))
 FULL = "127.0.0.8"
+OTHER = "127.0.0.7"
 STRANGER = "127.0.0.9"
 
 EVENTS = "/metadata/scheduledevents"

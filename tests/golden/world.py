@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from forewarn.testing import ServiceProcess
 from golden.exchange import DATE, Line, Reply
-from golden.rows import APP_0, DEFAULT, FULL, LENIENT, QUIET, WEB_0
+from golden.rows import APP_0, DEFAULT, FULL, LENIENT, OTHER, QUIET, WEB_0
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from golden.rows import Row
 
-OTHER = "127.0.0.7"
 FLEET = f"""
 [[group]]
 name = "web"
@@ -170,11 +169,13 @@ def _events(service: ServiceProcess) -> dict[str, str]:
     told = service.request_operation("restart", "web-0")["events"][0]["id"]
     started = service.request_operation("restart", "app_1")["events"][0]["id"]
     service.control("POST", f"/v1/events/{started}/approve")
+    ended = service.request_operation("restart", "other")["events"][0]["id"]
+    service.control("POST", f"/v1/events/{ended}/cancel")
     # These wait for another group's approval, so that an approval by their own group does not start them.
     waiting = service.request_operation("host-update", host="shared")["events"]
     untouched = service.request_operation("emergency-repair", host="shared")["events"]
-    found = {"told": told, "started": started}
+    found = {"told": told, "started": started, "ended": ended}
     for name, events in (("waiting", waiting), ("untouched", untouched)):
         found[name] = next(event["id"] for event in events if event["group"] == "app")
-    assert len(set(found.values())) == 4, json.dumps(found)
+    assert len(set(found.values())) == 5, json.dumps(found)
     return found

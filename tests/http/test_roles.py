@@ -67,6 +67,7 @@ GET    /v1/rollouts                      . v o a .
 POST   /v1/rollouts                      . . o a .
 GET    /v1/rollouts/{id}                 . v o a .
 GET    /v1/rollouts/{id}/plan            . v o a .
+GET    /v1/rollouts/{id}/explain         . v o a .
 GET    /v1/rollouts/{id}/history         . v o a .
 POST   /v1/rollouts/{id}/pause           . . o a .
 POST   /v1/rollouts/{id}/resume          . . o a .

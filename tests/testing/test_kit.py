@@ -68,6 +68,7 @@ WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] 
     "migrate": (lambda vm: vm.migrate(), "Freeze", 15 * MINUTE, timedelta(seconds=5)),
     "evict": (lambda vm: vm.evict(), "Preempt", timedelta(seconds=30), None),
     "delete": (lambda vm: vm.delete(), "Terminate", 10 * MINUTE, None),
+    "reimage": (lambda vm: vm.reimage(), "Reboot", 15 * MINUTE, None),
     "degrade": (lambda vm: vm.degrade(), "Freeze", timedelta(days=7), timedelta(seconds=5)),
     "fail": (lambda vm: vm.fail(), "Reboot", timedelta(0), None),
 }
@@ -76,7 +77,8 @@ WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_method_of_a_vm_makes_its_event(forewarn: Service, way: str) -> None:
     happen, kind, notice, duration = WAYS[way]
-    vm = forewarn.group("web", vms=3, kind="scale-set", terminate_notice="PT10M" if way == "delete" else None)[0]
+    notices = {"terminate_notice": "PT10M"} if way == "delete" else {"os_image_notice": "PT15M"}
+    vm = forewarn.group("web", vms=3, kind="scale-set", **notices)[0]
     event = happen(vm)
     assert (event.type, event.vms, event.duration) == (kind, ("web_0",), duration)
     assert event.not_before - forewarn.now == notice

@@ -470,6 +470,11 @@ WRONG = {
         'vm "web-0".auto_approve',
         "[[group]] 'web'",
     ),
+    "image notice": (SCALE_SET + 'os_image_notice = "PT5M"\n', 4, 'group "web".os_image_notice', "Write PT15M."),
+    "image notice without a set": (
+        '[[group]]\nname = "web"\nkind = "availability-set"\nos_image_notice = "PT15M"\n',
+        *(4, 'group "web".os_image_notice', "Only a scale set has an OS image notice."),
+    ),
     "scale-set form": (SCALE_SET + WEB, 5, 'vm "web-0".name', "web_0, web_1"),
     "scale-set number": (SCALE_SET + WEB.replace("web-0", "web_07"), 5, 'vm "web_07".name', "web_0, web_1"),
     "cloud service nameless": (CLOUD_SERVICE + '[[vm]]\ngroup = "shop"\n', 4, "vm[0].name", '"Worker_IN_0"'),

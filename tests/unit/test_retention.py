@@ -10,6 +10,7 @@ from engines import FLEET, cancel, make_engine, request_operation, running_engin
 
 from forewarn.core.access import run_once
 from forewarn.core.limits import OperatorLimits
+from forewarn.core.state import EndedEvent
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -40,6 +41,25 @@ async def test_ended_operations_are_removed_after_the_retention() -> None:
         assert all(row.time >= engine.clock.now() - 7 * DAY for row in kept)
         assert [row.sequence for row in kept] == list(range(kept[0].sequence, engine.records.newest + 1))
         assert await engine.records.oldest() == kept[0].sequence
+
+
+async def test_ended_events_are_kept_in_memory_for_a_day(tmp_path: Path) -> None:
+    engine, _ = make_engine(tmp_path)
+    await engine.start()
+    await engine.apply_fleet(FLEET, by="test")
+    await engine.enable("web", by="web-0")
+    operation = await request_operation(engine, "restart", "web-0")
+    await cancel(engine, operation.events[0])
+    ended_at = engine.clock.now()
+    for _ in range(2):
+        ended = {**engine._writer.state.ended_events}
+        assert ended == {operation.events[0]: EndedEvent("web", ended_at)}
+        await engine.stop()
+        engine, _ = make_engine(tmp_path)
+        await engine.start()
+    await engine.advance(DAY + timedelta(hours=2))
+    assert engine._writer.state.ended_events == {}
+    await engine.stop()
 
 
 async def test_live_operations_are_never_removed() -> None:

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import MINUTE, START, approve, cancel, make_engine, request_operation
+from engines import MINUTE, START, approve, cancel, make_engine, request_operation, running_engine
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -18,8 +18,8 @@ from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
 from depth import amount
 from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.events import EventStatus
-from forewarn.core.explain import Wait, explain
-from forewarn.core.fleet import VM, Fleet, Host, HostState
+from forewarn.core.explain import Wait, explain, explain_rollout
+from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.history import ROLLOUT_END_KINDS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest, Health, OperationStatus
@@ -44,6 +44,8 @@ BUDGETS, PAUSES = st.integers(1, 3), st.sampled_from([0, 20, 180])
 ANSWERS = ["approve", "approve", "approve", "cancel", "postpone"]
 NUMBERS = st.integers(0, 59)
 SCOPES = [*GROUPS, "vm-0", "vm-1", "vm-2"]
+PATTERNS = st.sampled_from(["*", "host-[012]", "host-[02]", "host-[134]", "host-4"])
+"""Hosts of rollouts. Some have no host in common, so that several rollouts run at once."""
 
 
 class RolloutMachine(MortalEngine):
@@ -63,19 +65,22 @@ class RolloutMachine(MortalEngine):
         windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3),
         listening=st.sets(st.sampled_from(SCOPES)),
         max_unavailable=BUDGETS,
+        pattern=PATTERNS,
     )
-    def begin(self, fleet: Fleet, windows: tuple[Any, ...], listening: set[str], max_unavailable: int) -> None:
+    def begin(
+        self, fleet: Fleet, windows: tuple[Any, ...], listening: set[str], max_unavailable: int, pattern: str
+    ) -> None:
         groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
         self.file = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
         self.do(self.live())
         self.do(self.engine.apply_fleet(self.file, by="test"))
         for scope in sorted(listening):
             self.polls(scope)
-        self.rollout_starts(max_unavailable, 60 * max_unavailable - 60, "*")
+        self.rollout_starts(max_unavailable, 60 * max_unavailable - 60, pattern)
 
     # --- What can happen --------------------------------------------------------------------------------
 
-    @rule(max_unavailable=BUDGETS, pause=PAUSES, pattern=st.sampled_from(["*", "host-[012]"]))
+    @rule(max_unavailable=BUDGETS, pause=PAUSES, pattern=PATTERNS)
     def rollout_starts(self, max_unavailable: int, pause: int, pattern: str) -> None:
         settings = RolloutSettings(max_unavailable=max_unavailable, pause=pause * MINUTE, health_timeout=3 * HOUR)
         begun = self.attempt(self.engine.execute(rollout_commands.start, [pattern], settings, "operator"))
@@ -143,14 +148,27 @@ class RolloutMachine(MortalEngine):
         self.max_unavailable_of.update(
             (rollout.id, rollout.settings.max_unavailable) for rollout in self.engine.live_rollouts()
         )
+        live = self.engine.live_operations()
         for rollout_id, max_unavailable in self.max_unavailable_of.items():
-            out = [one for one in self.engine.live_operations() if one.request.rollout == rollout_id]
-            there = {name for one in out if fleet.has_host(one.host) for name in fleet.on_host(one.host)}
-            arrived = {name for name in there if fleet.vms[name].configured_host}  # untold: they have been moved there
-            if len(out) > max_unavailable:
-                self.problems.append(f"{len(out)} hosts are out")
-            if self.are_of_two_domains(arrived.union(*(one.vms for one in out))):
-                self.problems.append(f"two domains are out: {out}")
+            if (count := sum(one.request.rollout == rollout_id for one in live)) > max_unavailable:
+                self.problems.append(f"{count} hosts are out")
+        out = [one for one in live if one.request.rollout]
+        there = {name for one in out if fleet.has_host(one.host) for name in fleet.on_host(one.host)}
+        arrived = {name for name in there if fleet.vms[name].configured_host}  # untold: they have been moved there
+        if self.are_of_two_domains(arrived.union(*(one.vms for one in out))):
+            self.problems.append(f"two domains are out: {out}")
+        for rollout in self.engine.live_rollouts():
+            waits = explain_rollout(self.engine.draft(), rollout).waits
+            if rollout.waits_for_hosts and not waits:
+                self.problems.append(f"a rollout waits for nothing: {rollout}")
+            if any(rollout.id in wait.text for wait in waits if wait.kind in ("host", "rollout")):
+                self.problems.append(f"a rollout waits for itself: {rollout}")
+            if rollout.status is RolloutStatus.RUNNING and not waits:
+                self.problems.append(f"a rollout stands still: {rollout}")
+        for operation in live:
+            before = [one for one in live if one.host == operation.host and one.requested_at < operation.requested_at]
+            if operation.request.rollout and any(one.cause == "host-update" for one in before):
+                self.problems.append(f"a second update of a host: {operation}")
 
     def are_of_two_domains(self, names: Iterable[str]) -> bool:
         domains = {(self.file.vms[name].group, self.file.vms[name].update_domain) for name in names}
@@ -351,6 +369,25 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
         await engine.advance(12 * HOUR)
         rollout, _ = await ended(engine)
         assert (rollout.status, rollout.reason) == (RolloutStatus.DONE, "")
+
+
+async def test_two_rollouts_update_the_same_update_domain_at_once_but_not_two() -> None:
+    vms = [VM(f"web-{number}", "web", f"h{number}", number % 2) for number in range(4)]
+    fleet = Fleet(vms, [Group("web", "availability-set", 2)], [Host(vm.host) for vm in vms])
+    async with running_engine(fleet=fleet) as engine:
+        first = await engine.execute(rollout_commands.start, ["h0"], RolloutSettings(), "operator")
+        second = await engine.execute(rollout_commands.start, ["h[123]"], RolloutSettings(), "operator")
+        assert [host for host, _ in second.in_progress] == ["h2"]
+        await approve(engine, engine.live_operations()[1].events[0], by="web-2")
+        await engine.advance(10 * MINUTE)
+        waiting = next(one for one in engine.live_rollouts() if one.id == second.id)
+        assert (waiting.done, waiting.in_progress, waiting.pending) == (("h2",), (), ("h1", "h3"))
+        (wait,) = explain_rollout(engine.draft(), waiting).waits
+        assert (wait.kind, wait.group) == ("rollout", "web")
+        assert wait.text.startswith(f"rollout {first.id}: operation {first.in_progress[0][1]} ")
+        await engine.advance(HOUR)
+        rollouts = [one for _, one in await engine.records.rollouts(ListFilter(live=False))]
+        assert [(one.status, one.wave) for one in rollouts] == [(RolloutStatus.DONE, 2), (RolloutStatus.DONE, 1)]
 
 
 async def test_hosts_out_of_service_are_skipped_and_busy_ones_are_later() -> None:

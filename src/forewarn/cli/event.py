@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.history import row_of
-from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
+from forewarn.cli.output import (
+    names,
+    print_facts,
+    print_json,
+    print_table,
+    print_waits,
+    service_command,
+    short_ids,
+    when,
+)
 from forewarn.cli.requests import change_command
 from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_seconds
@@ -251,33 +260,9 @@ def print_explanation(found: dict[str, Any], now: str) -> None:
             "not notified": "; ".join(found["not_notified"].values()),
         }
     )
-    if found["waits"]:
-        click.echo("\nWaits for:")
-    for wait in found["waits"]:
-        click.echo(f"  [{'x' if wait['done'] else ' '}] {_wait_line(wait, now)}")
-    click.echo(f"\nNext: {found['next']}" + (f" Latest time: {when(found['latest'], now)}." if found["latest"] else ""))
+    print_waits(found, now)
     if found["status"] == "pending" and found["postpone_deadline"]:
         click.echo(f"Can be postponed until {when(found['postpone_deadline'], now)}.")
-
-
-def _wait_line(wait: dict[str, Any], now: str) -> str:
-    until = f", until {when(wait['until'], now)}" if wait["until"] and not wait["done"] else ""
-    group = f" of {wait['group']}" if wait["group"] else ""
-    if wait["kind"] == "approval":
-        return (
-            f"approval{group}: given by {wait['by']}, {when(wait['time'], now)}"
-            if wait["done"]
-            else f"approval{group}{until}"
-        )
-    if wait["kind"] == "window":
-        return f"the maintenance window{group} ({wait['text']}){until}"
-    if wait["kind"] == "deletion":
-        return f"other deletions: {wait['text']}{until}"
-    if wait["kind"] == "fabric":
-        return f"the fabric {wait['text']}" + (f": done {when(wait['time'], now)}" if wait["done"] else "")
-    if wait["kind"] == "gate":
-        return f"the health gate of {wait['text']}{until}"
-    return f"settling{until}"
 
 
 # --- The feed of history --------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command
+from forewarn.cli.requests import request_image_change, request_image_command
 
 if TYPE_CHECKING:
     from forewarn.cli.client import ControlClient
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List groups, and change their policies.
+    """List groups, change their policies, and replace the OS disks of their VMs.
 
     The VMs of a group are notified together. A VM without a group is notified alone.
 
@@ -44,11 +45,12 @@ def list_groups(client: ControlClient, as_json: bool) -> None:
             str(group["vms"]),
             ", ".join(group["auto_approve"]),
             group["terminate_notice"] or "",
+            group["os_image_notice"] or "",
             "; ".join(group["windows"]),
         )
         for group in by_name(response["groups"])
     )
-    columns = ("group", "kind", "VMs", "auto approve", "terminate notice", "windows")
+    columns = ("group", "kind", "VMs", "auto approve", "terminate notice", "OS image notice", "windows")
     print_table(columns, rows, "No groups. Each VM is notified alone.")
 
 
@@ -74,6 +76,9 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
 )
 @click.option("--terminate-notice", metavar="PT5M..PT15M", help="Notice before a VM is deleted; or off.")
 @click.option(
+    "--os-image-notice", metavar="PT15M", help="Notice before OS disks of a scale set are replaced: PT15M or off."
+)
+@click.option(
     "--window",
     "windows",
     multiple=True,
@@ -86,6 +91,7 @@ def policy(
     name: str,
     auto_approve: str | None,
     terminate_notice: str | None,
+    os_image_notice: str | None,
     windows: tuple[str, ...],
     no_windows: bool,
     client: ControlClient,
@@ -105,13 +111,47 @@ def policy(
         body["auto_approve"] = [] if types == ["none"] else types
     if terminate_notice is not None:
         body["terminate_notice"] = terminate_notice
+    if os_image_notice is not None:
+        body["os_image_notice"] = os_image_notice
     if windows and no_windows:
         raise click.UsageError("Use either --window or --no-windows.")
     if windows or no_windows:
         body["windows"] = list(windows)
     if not body:
-        raise click.UsageError("Nothing to change. Use --auto-approve, --terminate-notice, --window or --no-windows.")
+        options = "--auto-approve, --terminate-notice, --os-image-notice, --window or --no-windows"
+        raise click.UsageError(f"Nothing to change. Use {options}.")
     _print(client.post("groups", name, "policy", body=body), as_json)
+
+
+@command.command()
+@click.argument("name")
+@request_image_command
+def reimage(name: str, **options: Any) -> None:
+    """Replace the OS disks of all running VMs of a group with new copies of their image.
+
+    Only a scale set with an OS image notice is notified first. All VMs are replaced at the same time.
+
+    \b
+    Example:
+      forewarn group reimage pool
+    """
+    request_image_change("reimage", {"group": name}, f"all VMs of {name}", options)
+
+
+@command.command("upgrade-image")
+@click.argument("name")
+@request_image_command
+def upgrade_image(name: str, **options: Any) -> None:
+    """Replace the OS disks of all running VMs of a group with its newest image.
+
+    Only a scale set with an OS image notice is notified first. All VMs are replaced at the same time. For batches, use:
+    forewarn vm upgrade-image
+
+    \b
+    Example:
+      forewarn group upgrade-image pool
+    """
+    request_image_change("image-upgrade", {"group": name}, f"all VMs of {name}", options)
 
 
 def _print(group: dict[str, Any], as_json: bool) -> None:
@@ -126,6 +166,7 @@ def _print(group: dict[str, Any], as_json: bool) -> None:
             "domains": f"{group['update_domains']} update, {group['fault_domains']} fault",
             "auto approve": ", ".join(group["auto_approve"]) or "nothing",
             "terminate notice": group["terminate_notice"] or "off",
+            "OS image notice": group["os_image_notice"] or "off",
             "windows": "; ".join(group["windows"]) or "any time",
             "mode": group["mode"],
             "VMs see": _VISIBLE.get(group["visibility"]),

@@ -106,3 +106,41 @@ def names(found: list[str], maximum: int = 5) -> str:
     """Join names. Of a longer list, show the first ones and the number of the others."""
     shown = ", ".join(found[:maximum])
     return shown if len(found) <= maximum else f"{shown} and {len(found) - maximum} more"
+
+
+# --- Explanations ---------------------------------------------------------------------------------
+
+
+def print_waits(found: dict[str, Any], now: str) -> None:
+    """Print what an operation or a rollout waits for, and what happens next."""
+    if found["waits"]:
+        click.echo("\nWaits for:")
+    for wait in found["waits"]:
+        click.echo(f"  [{'x' if wait['done'] else ' '}] {_wait_line(wait, now)}")
+    click.echo(f"\nNext: {found['next']}" + (f" Latest time: {when(found['latest'], now)}." if found["latest"] else ""))
+
+
+def _wait_line(wait: dict[str, Any], now: str) -> str:
+    until = f", until {when(wait['until'], now)}" if wait["until"] and not wait["done"] else ""
+    group = f" of {wait['group']}" if wait["group"] else ""
+    if wait["kind"] == "approval":
+        return (
+            f"approval{group}: given by {wait['by']}, {when(wait['time'], now)}"
+            if wait["done"]
+            else f"approval{group}{until}"
+        )
+    if wait["kind"] == "window":
+        return f"the maintenance window{group} ({wait['text']}){until}"
+    if wait["kind"] == "deletion":
+        return f"other deletions: {wait['text']}{until}"
+    if wait["kind"] == "fabric":
+        return f"the fabric {wait['text']}" + (f": done {when(wait['time'], now)}" if wait["done"] else "")
+    if wait["kind"] == "gate":
+        return f"the health gate of {wait['text']}{until}"
+    if wait["kind"] == "pause":
+        return f"the pause between two waves{until}"
+    if wait["kind"] == "resume":
+        return "an operator who resumes it"
+    if wait["kind"] in ("operation", "host", "rollout"):
+        return str(wait["text"])
+    return f"settling{until}"

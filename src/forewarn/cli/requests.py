@@ -58,6 +58,19 @@ def request_command(
     return decorate
 
 
+def request_image_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every command that replaces OS disks."""
+    function = request_command(notice=False)(function)
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+
+
+def request_image_change(cause: str, target: dict[str, Any], whose: str, options: dict[str, Any]) -> None:
+    """Ask for confirmation, request new OS disks, and print the outcome."""
+    if not options["dry_run"]:
+        confirm(f"Replace the OS disks of {whose}? What is on them will be lost.", options["yes"])
+    request_operations({"cause": cause, **target}, options)
+
+
 def override_notice_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add the option that allows a notice below the minimum."""
     return click.option(

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
+from forewarn.cli.output import (
+    names,
+    print_facts,
+    print_json,
+    print_table,
+    print_waits,
+    service_command,
+    short_ids,
+    when,
+)
 from forewarn.cli.requests import change_command, confirm, impact_options, request_command, request_fields
 from forewarn.cli.wait import wait_for_rollout
 from forewarn.core.durations import format_seconds
@@ -19,8 +28,9 @@ if TYPE_CHECKING:
 def command() -> None:
     """Update many hosts in waves.
 
-    A wave affects at most one update domain of each group. A rollout stops when a health check fails. An id can be
-    shortened to its first characters.
+    A wave affects at most one update domain of each group. A rollout waits for hosts that have other work, and while
+    another rollout updates another update domain of a group. It stops when a health check fails. An id can be shortened
+    to its first characters.
 
     \b
     Example:
@@ -115,6 +125,27 @@ def show(rollout_id: str, plan: bool, client: ControlClient, as_json: bool) -> N
         return
     now = client.get("clock")["now"]
     print_plan(found, now) if plan else print_rollout(found, now)
+
+
+@command.command()
+@click.argument("rollout_id", metavar="ID")
+@click.option("--wait", is_flag=True, help="Wait until the rollout has ended, and show its progress.")
+@service_command
+def explain(rollout_id: str, wait: bool, client: ControlClient, as_json: bool) -> None:
+    """Explain what a rollout waits for, and what happens next.
+
+    \b
+    Example:
+      forewarn rollout explain 4caea225
+    """
+    found = client.get("rollouts", rollout_id, "explain")
+    if as_json:
+        print_json(found)
+    else:
+        print_facts({"rollout": f"{found['rollout']}, {found['status']}"})
+        print_waits(found, client.get("clock")["now"])
+    if wait:
+        wait_for_rollout(client, found["rollout"], quiet=as_json)
 
 
 @command.command()
@@ -226,7 +257,7 @@ def print_rollout(rollout: dict[str, Any], now: str) -> None:
             "update": _summary(rollout),
             "requested": f"{when(rollout['requested_at'], now)} by {rollout['requested_by']}",
             "wave": str(rollout["wave"]),
-            "next wave": when(rollout["next_wave_at"], now),
+            "next wave": when(rollout["next_wave_at"], now) or _next_wave(rollout),
             "done": names(rollout["done"], 10),
             "in progress": names([found["host"] for found in rollout["in_progress"]], 10),
             "pending": names(rollout["pending"], 10),
@@ -234,6 +265,12 @@ def print_rollout(rollout: dict[str, Any], now: str) -> None:
             "ended": when(rollout["ended_at"], now),
         }
     )
+
+
+def _next_wave(rollout: dict[str, Any]) -> str:
+    if rollout["status"] != "running" or rollout["in_progress"] or not rollout["pending"]:
+        return ""
+    return f"when a host is free; see: forewarn rollout explain {rollout['id'][:8]}"
 
 
 def _count(number: int, noun: str) -> str:

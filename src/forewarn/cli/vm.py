@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command, when
-from forewarn.cli.requests import confirm, duration_option, request_command, request_operations
+from forewarn.cli.requests import (
+    confirm,
+    duration_option,
+    request_command,
+    request_image_change,
+    request_image_command,
+    request_operations,
+)
 from forewarn.core.durations import format_relative_time, from_text
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List VMs. Restart, move, evict or delete them.
+    """List VMs. Restart, move, reimage, evict or delete them.
 
     \b
     Example:
@@ -146,6 +153,36 @@ def redeploy(vms: tuple[str, ...], **options: Any) -> None:
       forewarn vm redeploy web-0
     """
     request_operations({"cause": "redeploy", "vms": vms}, options)
+
+
+@command.command()
+@several_vms
+@request_image_command
+def reimage(vms: tuple[str, ...], **options: Any) -> None:
+    """Replace the OS disks of VMs with new copies of their image.
+
+    Only a scale set with an OS image notice is notified first. The other VMs start at once.
+
+    \b
+    Example:
+      forewarn vm reimage pool_3
+    """
+    request_image_change("reimage", {"vms": vms}, ", ".join(vms), options)
+
+
+@command.command("upgrade-image")
+@several_vms
+@request_image_command
+def upgrade_image(vms: tuple[str, ...], **options: Any) -> None:
+    """Replace the OS disks of VMs with the newest image of their scale set.
+
+    Only a scale set with an OS image notice is notified first. The other VMs start at once.
+
+    \b
+    Example:
+      forewarn vm upgrade-image pool_3
+    """
+    request_image_change("image-upgrade", {"vms": vms}, ", ".join(vms), options)
 
 
 @command.command()

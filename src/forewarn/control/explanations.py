@@ -1,4 +1,4 @@
-"""What an operation waits for, as JSON: for /v1/operations and /v1/events."""
+"""What an operation or a rollout waits for, as JSON: for /v1/operations, /v1/events and /v1/rollouts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from msgspec import Struct
 
 from forewarn.control.schema import Shape, Time, choice
 from forewarn.core.durations import to_text, to_text_if_any
-from forewarn.core.explain import Explanation, Wait, explain
+from forewarn.core.explain import Explanation, Wait, explain, explain_rollout
 from forewarn.core.operations import CAUSES, Operation, OperationStatus
+from forewarn.core.rollouts import Rollout, RolloutStatus
 
 if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
 class WaitShape(Shape):
-    """A condition that an operation waits for, or has waited for."""
+    """A condition that an operation or a rollout waits for, or has waited for."""
 
     kind: str
     done: bool
@@ -81,3 +82,28 @@ def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
     rollout = draft.rollout(operation.request.rollout)
     failed = engine.failed_attempt(operation.id)
     return ExplanationShape.of(operation, explain(draft, engine.limits, operation, rollout, failed))
+
+
+class RolloutExplanationShape(Shape):
+    """What a rollout waits for, and what happens next."""
+
+    rollout: str
+    status: Annotated[str, choice(*(status.value for status in RolloutStatus))]
+    waits: list[WaitShape]
+    next: str
+    latest: Time | None
+
+    @classmethod
+    def of(cls, rollout: Rollout, found: Explanation) -> Self:
+        return cls(
+            rollout=rollout.id,
+            status=rollout.status.value,
+            waits=list(map(WaitShape.of, found.waits)),
+            next=found.next,
+            latest=to_text_if_any(found.latest),
+        )
+
+
+def rollout_explanation(engine: Engine, rollout: Rollout) -> RolloutExplanationShape:
+    """Explain what a rollout waits for now."""
+    return RolloutExplanationShape.of(rollout, explain_rollout(engine.draft(), rollout))

@@ -16,10 +16,11 @@ from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.windows import format_window, parse_window
 from forewarn.errors import BadRequestBody, nearest
-from forewarn.files.policy import format_terminate_notice, parse_terminate_notice
+from forewarn.files.policy import format_notice, parse_os_image_notice, parse_terminate_notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 NO_NOTICE = "off"
-"""The value of terminate_notice that turns the notice off."""
+"""The value of a notice that turns it off."""
 MAX_SCOPES = 100
 """Scopes of a group in a response."""
 
@@ -60,6 +61,7 @@ class GroupShape(Shape):
     eviction_policy: Annotated[
         Annotated[str, choice(*EVICTION_POLICIES)] | None, help_text("Of its Spot VMs without their own policy.")
     ]
+    os_image_notice: str | None
     vms: Count
     scopes: Annotated[
         list[ScopeShape],
@@ -77,11 +79,12 @@ class GroupShape(Shape):
             update_domains=group.update_domains,
             fault_domains=group.fault_domains,
             auto_approve=list(group.auto_approve),
-            terminate_notice=format_terminate_notice(group.terminate_notice),
+            terminate_notice=format_notice(group.terminate_notice),
             windows=[format_window(window) for window in group.windows],
             mode=group.mode if group.kind == GroupKind.SCALE_SET else None,
             visibility=group.visibility if group.kind == GroupKind.SCALE_SET else None,
             eviction_policy=group.eviction_policy or None,
+            os_image_notice=format_notice(group.os_image_notice),
             vms=members,
             scopes=scopes,
         )
@@ -99,6 +102,9 @@ class PolicyChange(Body):
     ] = None
     windows: Annotated[
         list[str] | None, help_text("When routine maintenance may start, like 'sat,sun 02:00 4h Europe/Berlin'.")
+    ] = None
+    os_image_notice: Annotated[
+        str | None, help_text(f"Notice before a reimage or an OS image upgrade: PT15M; {NO_NOTICE}: no notice.")
     ] = None
 
 
@@ -158,18 +164,24 @@ class GroupControl:
                 problem = f"{word!r} is not one of {known}.{nearest(word, AUTO_APPROVE_VALUES)}"
                 pointer = f"/auto_approve/{index}"
                 raise BadRequestBody(pointer=pointer, problem=problem, allowed=list(AUTO_APPROVE_VALUES))
-        notice = body.terminate_notice or ""
         windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(body.windows or ())]
         policy = PolicyUpdate(
             auto_approve=tuple(dict.fromkeys(body.auto_approve)) if body.auto_approve is not None else None,
-            terminate_notice=(
-                _read(parse_terminate_notice, notice, "/terminate_notice") if notice not in ("", NO_NOTICE) else None
-            ),
-            no_terminate_notice=notice == NO_NOTICE,
+            terminate_notice=_read_notice(parse_terminate_notice, body.terminate_notice, "/terminate_notice"),
+            no_terminate_notice=body.terminate_notice == NO_NOTICE,
             windows=tuple(dict.fromkeys(windows)) if body.windows is not None else None,
+            os_image_notice=_read_notice(parse_os_image_notice, body.os_image_notice, "/os_image_notice"),
+            no_os_image_notice=body.os_image_notice == NO_NOTICE,
         )
         group = await self._engine.set_policy(request.path_params["name"], policy, caller(request).name)
         return json_response(self._group(group))
+
+
+def _read_notice(parse: Callable[[str], timedelta], text: str | None, pointer: str) -> timedelta | None:
+    if not text or text == NO_NOTICE:
+        return None
+    notice: timedelta = _read(parse, text, pointer)
+    return notice
 
 
 def _read(parse: Callable[[str], Any], text: str, pointer: str) -> Any:

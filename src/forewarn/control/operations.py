@@ -33,8 +33,9 @@ from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES, OVERRIDES, CauseRequest, FailedAttempt, Health, Operation, OperationStatus
 from forewarn.core.placement import choose_host
+from forewarn.core.requests import IMAGE_CHANGES
 from forewarn.core.requests import request as request_operation
-from forewarn.errors import BadRequestBody, UnknownResource, WrongOperationStatus
+from forewarn.errors import BadOption, BadRequestBody, UnknownResource, WrongOperationStatus
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.core.events import Event
+    from forewarn.core.fleet import Fleet
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
@@ -126,8 +128,11 @@ class OperationRequest(DryRun, kw_only=True):
     """The operation to request."""
 
     cause: Annotated[str, choice(*CAUSES), help_text("The cause of the operation.")]
-    vms: Annotated[list[str] | None, help_text("The VMs that it affects. Give this or host.")] = None
+    vms: Annotated[list[str] | None, help_text("The VMs that it affects. Give this, host or group.")] = None
     host: Annotated[str | None, help_text("The host that it affects, with all VMs on it. Give this or vms.")] = None
+    group: Annotated[
+        str | None, help_text("With reimage and image-upgrade: the group whose running VMs it affects, instead of vms.")
+    ] = None
     type: Annotated[
         Annotated[str, choice("", *EVENT_TYPES)] | None,
         help_text("The event type, if the cause allows several."),
@@ -219,13 +224,18 @@ class OperationControl:
             overrides=tuple(body.overrides or ()),
             description=body.description,
         )
-        if not requested.vms and not requested.host:
+        group = body.group or ""
+        if group and (requested.vms or requested.host or requested.cause not in IMAGE_CHANGES):
+            problem = f"must be given without vms and host, and with one of {', '.join(IMAGE_CHANGES)}"
+            raise BadRequestBody(pointer="/group", problem=problem, allowed="the name of a group")
+        if not requested.vms and not requested.host and not group:
             problem = "must name at least one VM. Or give a host"
             raise BadRequestBody(pointer="/vms", problem=problem, allowed="a list of VM names")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RequestedShape:
-            operations = request_operation(draft, now, limits, requested, by)
+            named = requested._replace(vms=_running(draft.fleet, group)) if group else requested
+            operations = request_operation(draft, now, limits, named, by)
             found = []
             for operation, expected in zip(operations, _destinations(draft, operations), strict=True):
                 shape = OperationShape.of(operation, (draft.changes.events[event_id] for event_id in operation.events))
@@ -290,6 +300,15 @@ class OperationControl:
             problem = "An operation that has ended cannot be changed."
             raise WrongOperationStatus(operation_id=operation.id, status=operation.status.value, problem=problem)
         return operation
+
+
+def _running(fleet: Fleet, group: str) -> tuple[str, ...]:
+    """Return the running VMs of a group."""
+    fleet.known_group(group)
+    running = tuple(name for name in fleet.members(group) if not fleet.vms[name].deallocated)
+    if not running:
+        raise BadOption(name="group", value=group, problem="it has no running VM. Start one first.")
+    return running
 
 
 def _destinations(draft: Draft, operations: Sequence[Operation]) -> Iterable[dict[str, str | None]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from forewarn.control.explanations import RolloutExplanationShape, rollout_explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_interruption, read_time
@@ -263,6 +264,13 @@ class RolloutControl:
             ),
             Route("GET", path, self.rollout, "Return a rollout and its progress.", one),
             Route("GET", f"{path}/plan", self.plan, "Return the remaining waves of a rollout.", RolloutPlanShape),
+            Route(
+                "GET",
+                f"{path}/explain",
+                self.explain,
+                "Explain what a rollout waits for.",
+                RolloutExplanationShape,
+            ),
             Route("GET", f"{path}/history", self.history, "Return the history of a rollout.", HISTORY, query=Paging),
             Route("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
             Route("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
@@ -322,6 +330,9 @@ class RolloutControl:
     async def plan(self, request: Request) -> Response:
         """Plan the remaining waves for the current fleet."""
         return await self._planned(self._engine.draft(), await self._find(request))
+
+    async def explain(self, request: Request) -> Response:
+        return json_response(rollout_explanation(self._engine, await self._find(request)))
 
     async def history(self, request: Request) -> Response:
         rollout = await self._find(request)

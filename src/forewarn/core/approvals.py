@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
 from forewarn.core.durations import format_time, round_up_to_second
-from forewarn.core.events import Trigger, step
+from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.operations import CAUSES
 from forewarn.core.progress import TERMINATE, advance, coupled_deletions, keeps_to_windows, postpone_operation
 from forewarn.core.windows import next_common
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft
 
 
+ENDED_EVENT_RETENTION = timedelta(days=1)
+"""How long after the end of an event its scope can still approve it, without an effect."""
+
+
 def approve(
     draft: Draft,
     now: datetime,
@@ -35,11 +40,14 @@ def approve(
     """Approve the events: all of them, or none if one is unknown.
 
     With a group (of a tenant) or a scope (of a VM), only its own events are known. The id of another event is rejected
-    like an invented one.
+    like an invented one. VMs repeat their approvals: the id of an event that ended lately is accepted, and nothing
+    changes.
     """
     events = []
     for event_id in dict.fromkeys(ids):
         event = draft.event(event_id) if group or scope else history.find_event(draft, event_id)
+        if event is None and _ended_lately(draft, now, event_id, scope):
+            continue
         if event is None or group not in ("", event.group) or scope not in ("", event.scope):
             raise UnknownStartRequest(event_id=event_id)
         events.append(event)
@@ -48,11 +56,19 @@ def approve(
         after = step(event, Trigger.APPROVE, now, by=by)
         if after is not event:
             draft.put_event(after)
+            if event.status is EventStatus.STARTED:
+                history.record_event(draft, now, "approved", by, after, "after the start, without an effect")
+                continue
             history.record_event(draft, now, "approved", by, after)
             # Deletions of a group wait for each other, so advancing one of them advances all.
             approved[(event.scope, TERMINATE) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
         _move_with(draft, now, limits, event)
+
+
+def _ended_lately(draft: Draft, now: datetime, event_id: str, scope: str) -> bool:
+    ended = draft.ended_event(event_id)
+    return ended is not None and ended.scope == scope and now - ended.ended_at < ENDED_EVENT_RETENTION
 
 
 def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event) -> None:

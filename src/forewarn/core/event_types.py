@@ -14,6 +14,7 @@ class Verb(str, Enum):
     MIGRATE = "migrate"
     REBOOT = "reboot"
     REDEPLOY = "redeploy"
+    REIMAGE = "reimage"
     DEALLOCATE = "deallocate"
     START = "start"
     DELETE = "delete"

@@ -49,6 +49,7 @@ class Event(NamedTuple):
     """How long the interruption lasts; None: unknown or not applicable."""
     created_at: datetime
     approved_at: datetime | None = None
+    """When it was first approved. An approval after the start has no effect."""
     approved_by: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -113,7 +114,7 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: dat
     after = TRANSITIONS[event.status, trigger]
     if not isinstance(after, EventStatus):
         raise after(event_id=event.id, status=event.status.lower())
-    if trigger is Trigger.APPROVE and event.status is EventStatus.SCHEDULED and event.approved_at is None:
+    if trigger is Trigger.APPROVE and event.approved_at is None:
         return event._replace(approved_at=now, approved_by=by)
     if trigger is Trigger.POSTPONE and until is not None and until > event.not_before:
         return event._replace(not_before=until)
@@ -124,6 +125,11 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: dat
             raise EventNotDue(event_id=event.id, not_before=to_text(event.not_before))
         return event._replace(status=after, started_at=now)
     return event._replace(status=after, ended_at=now)
+
+
+def was_approved_late(event: Event) -> bool:
+    """Return whether the first approval came after the start."""
+    return event.approved_at is not None and event.started_at is not None and event.approved_at > event.started_at
 
 
 def may_start(event: Event, now: datetime) -> bool:

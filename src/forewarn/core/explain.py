@@ -1,4 +1,4 @@
-"""Explain what an operation waits for, what happens next, and the latest time for it."""
+"""Explain what an operation or a rollout waits for, what happens next, and the latest time for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from forewarn.core import history
 from forewarn.core.durations import format_time
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, OperationStatus
-from forewarn.core.progress import coupled_deletions, keeps_to_windows, when_due
-from forewarn.core.rollout_commands import health_deadline
+from forewarn.core.progress import coupled_deletions, first_names, keeps_to_windows, when_due
+from forewarn.core.rollout_commands import Obstacle, Obstacles, health_deadline
+from forewarn.core.rollouts import RolloutStatus
 from forewarn.core.windows import closes_at, format_window
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Wait(NamedTuple):
-    """A condition that an operation waits for, or has waited for."""
+    """A condition that an operation or a rollout waits for, or has waited for."""
 
     kind: str
-    """approval, notice, window, deletion, fabric, gate or settling."""
+    """approval, window, deletion, fabric, gate or settling; of a rollout: resume, operation, pause, host or rollout."""
     done: bool
     group: str = ""
     """The group, or the scope that has to approve."""
@@ -41,7 +42,7 @@ class Wait(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What an operation waits for, and what happens next."""
+    """What an operation or a rollout waits for, and what happens next."""
 
     waits: tuple[Wait, ...]
     next: str
@@ -118,3 +119,40 @@ def _failure(failed: FailedAttempt) -> str:
     attempts = "the last attempt" if failed.failures == 1 else f"{failed.failures} attempts"
     next_attempt = "is in progress" if failed.next_at is None else f"starts at {format_time(failed.next_at)}"
     return f"; {attempts} failed: {failed.problem}; the next attempt {next_attempt}"
+
+
+# --- Rollouts -------------------------------------------------------------------------------------
+
+
+def explain_rollout(draft: Draft, rollout: Rollout) -> Explanation:
+    """Explain what a rollout waits for before its next wave."""
+    if not rollout.status.live:
+        reason = f": {rollout.reason}" if rollout.reason else ""
+        return Explanation((), f"Nothing. It is {rollout.status}{reason}.", None)
+    paused = rollout.status is RolloutStatus.PAUSED
+    waits = [Wait("resume", done=False)] if paused else []
+    for host, operation_id in rollout.in_progress:
+        waits.append(Wait("operation", done=False, text=f"operation {operation_id} on {host}"))
+    if rollout.next_wave_at is not None:
+        waits.append(Wait("pause", done=False, until=rollout.next_wave_at))
+    if rollout.waits_for_hosts:
+        waits += _obstacles(draft, rollout)
+        return Explanation(tuple(waits), "It schedules the next wave when one of its hosts is free.", None)
+    next_step = "It schedules the next wave when all conditions are met." if rollout.pending else "It ends."
+    return Explanation(tuple(waits), next_step, None if paused else rollout.next_wave_at)
+
+
+def _obstacles(draft: Draft, rollout: Rollout) -> Iterator[Wait]:
+    """Yield one wait for each obstacle, with the hosts that it holds up."""
+    obstacles = Obstacles(draft, rollout.id)
+    held_up: dict[Obstacle, list[str]] = {}
+    for host in rollout.pending:
+        if (obstacle := obstacles.of(host)) is not None:
+            held_up.setdefault(obstacle, []).append(host)
+    for (operation, group, update_domain), hosts in held_up.items():
+        text = f"operation {operation.id} ({operation.cause}) must end before {first_names(hosts)} can be updated"
+        if operation.request.rollout:
+            text = f"rollout {operation.request.rollout}: {text}"
+        if group:
+            text += f"; it affects update domain {update_domain} of {group}"
+        yield Wait("rollout" if group else "host", done=False, group=group, text=text)

@@ -66,6 +66,8 @@ class Group(NamedTuple):
     visibility: Visibility = Visibility.GROUP
     eviction_policy: str = ""
     """What happens to its evicted VMs, unless the VM has its own policy; empty: the default."""
+    os_image_notice: timedelta | None = None
+    """Notice of reimages and image upgrades in a scale set; None: they have no notice."""
 
 
 class HostState(StrEnum):

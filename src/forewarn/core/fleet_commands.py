@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history, placement
-from forewarn.core.fleet import SPOT, TERMINATE_NOTICE_KINDS, FleetChange, HostState
+from forewarn.core.fleet import SPOT, TERMINATE_NOTICE_KINDS, FleetChange, GroupKind, HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.placement import can_share_host
 from forewarn.core.progress import advance, coupled_deletions
 from forewarn.core.state import HistoryEntry
-from forewarn.errors import DestinationConflict, NoTerminateNotice, SpotTerminateNotice, VMHasLiveEvent
+from forewarn.errors import DestinationConflict, NoTerminateNotice, NotScaleSet, SpotTerminateNotice, VMHasLiveEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -108,6 +108,8 @@ class PolicyUpdate(NamedTuple):
     terminate_notice: timedelta | None = None
     no_terminate_notice: bool = False
     windows: tuple[Window, ...] | None = None
+    os_image_notice: timedelta | None = None
+    no_os_image_notice: bool = False
 
 
 def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, policy: PolicyUpdate, by: str) -> Group:
@@ -115,10 +117,13 @@ def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, p
     group = draft.fleet.known_group(name)
     if policy.terminate_notice is not None:
         _check_terminate_notice(draft.fleet, group)
+    if policy.os_image_notice is not None and group.kind != GroupKind.SCALE_SET:
+        raise NotScaleSet(group=name, kind=group.kind)
     after = group._replace(
         auto_approve=group.auto_approve if policy.auto_approve is None else policy.auto_approve,
         terminate_notice=None if policy.no_terminate_notice else policy.terminate_notice or group.terminate_notice,
         windows=group.windows if policy.windows is None else policy.windows,
+        os_image_notice=None if policy.no_os_image_notice else policy.os_image_notice or group.os_image_notice,
     )
     if after != group:
         draft.change_fleet(FleetChange(groups=(after,)))

@@ -25,7 +25,7 @@ HISTORY_KINDS = {
     "requested": "An operation was requested.",
     "not-notified": "A group that an operation affects was not notified of it.",
     "scheduled": "An event was scheduled for a group.",
-    "approved": "An event was approved: it may start before NotBefore.",
+    "approved": "An event was approved: it may start before NotBefore. After its start, this has no effect.",
     "postponed": "NotBefore of an event was moved to a later time.",
     "started": "An event started.",
     "executed": "The fabric finished the work of an operation.",

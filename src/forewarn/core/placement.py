@@ -191,7 +191,12 @@ def set_host_state(draft: Draft, now: datetime, name: str, state: HostState, by:
 
 def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     """Apply the effect of finished work. Returns ids of other operations that may now be able to start."""
-    if operation.verb in (Verb.FREEZE, Verb.REBOOT, Verb.DELETE):  # no change, or the VM is removed when the event ends
+    if operation.verb in (
+        Verb.FREEZE,
+        Verb.REBOOT,
+        Verb.REIMAGE,
+        Verb.DELETE,
+    ):  # no change, or the VM is removed when the event ends
         return []
     fleet = draft.fleet
     present = [fleet.vms[name] for name in operation.vms if name in fleet.vms]

@@ -248,9 +248,14 @@ def record_health(
 
 
 def _describe_unhealthy(unhealthy: Sequence[str]) -> str:
+    return f"not healthy in time: {first_names(unhealthy)}" if unhealthy else ""
+
+
+def first_names(names: Sequence[str]) -> str:
+    """List the first names, and count the others."""
     shown = 5
-    more = f" and {len(unhealthy) - shown} more" if len(unhealthy) > shown else ""
-    return f"not healthy in time: {', '.join(unhealthy[:shown])}{more}" if unhealthy else ""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"{', '.join(names[:shown])}{more}"
 
 
 def _find_started(draft: Draft, operation_id: str) -> Operation:

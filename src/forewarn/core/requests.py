@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 DEGRADED, FAILURE, EVICTION, REDEPLOY = "degraded-hardware", "hardware-failure", "eviction", "Redeploy"
 DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.DELETE)
+IMAGE_CHANGES = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.REIMAGE)
 MAX_FREEZE = timedelta(hours=1)
 """A longer interruption is not a freeze."""
 MAX_DESCRIPTION = 256
@@ -131,6 +132,9 @@ def _check_notice(cause_request: CauseRequest, cause: Cause) -> None:
     if cause.verb is Verb.DELETE:
         problem = "a deletion uses the terminate_notice of its scale set or VM. Set it there."
         raise BadOption(name="notice", value=value, problem=problem)
+    if cause.verb is Verb.REIMAGE:
+        problem = "a change of the OS image uses the os_image_notice of its scale set. Set it there."
+        raise BadOption(name="notice", value=value, problem=problem)
     minimum = minimum_notice(cause_request.type)
     if cause_request.notice < minimum and "notice" not in cause_request.overrides:
         bound = f"the minimum for {cause_request.type} is {format_duration(minimum)}"
@@ -209,8 +213,9 @@ def _check_no_duplicate(cause: Cause, name: str, operations: list[Operation]) ->
 
 
 def _repeats(cause: Cause, other: Operation) -> bool:
-    """Return whether an operation of the cause would repeat this one. All deletions do the same."""
-    if other.cause != cause.name and not (cause.name in DELETIONS and other.cause in DELETIONS):
+    """Return whether an operation of the cause would repeat this one. All deletions do the same, all new images too."""
+    alike = any(cause.name in causes and other.cause in causes for causes in (DELETIONS, IMAGE_CHANGES))
+    if other.cause != cause.name and not alike:
         return False
     return other.executed_at is None or other.verb is Verb.DELETE  # a deleted VM stays until its event ends
 
@@ -369,6 +374,8 @@ def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, op
     group = draft.fleet.group_of(scope)
     if operation.type == TERMINATE and not has_terminate_notice(group):
         return f"{group.name} has no terminate notice"
+    if operation.verb is Verb.REIMAGE and group.os_image_notice is None:
+        return f"{group.name} has no OS image notice"
     return reason_not_notified(draft, scope, now, limits)
 
 
@@ -411,9 +418,9 @@ def _event(
 ) -> Event:
     cause, cause_request = CAUSES[operation.cause], operation.request
     group, given = draft.fleet.group_of(scope), cause_request.description
-    terminate_notice = group.terminate_notice
-    if operation.type == TERMINATE and terminate_notice is not None:
-        earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(terminate_notice))
+    by_verb = {Verb.DELETE: group.terminate_notice, Verb.REIMAGE: group.os_image_notice}
+    if cause.verb is not None and (notice := by_verb.get(cause.verb)) is not None:
+        earliest = round_up_to_second(now + limits.at(cause_request.speed).quicken(notice))
     return Event(
         id=draft.new_id(),
         operation=operation.id,

@@ -129,8 +129,6 @@ MAX_PATTERNS = 100
 MAX_UNAVAILABLE = 1000
 HEALTH_CHECK_GRACE = timedelta(minutes=5)
 """Additional time for the last health check."""
-BUSY_RECHECK = timedelta(minutes=1)
-"""How long to wait before checking again, if all pending hosts are busy with other work."""
 
 
 def start(
@@ -222,6 +220,23 @@ def _request(settings: RolloutSettings, host: str, rollout: str = "") -> CauseRe
 # --- Steps ----------------------------------------------------------------------------------------------
 
 
+def step_all(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
+    """Step the rollouts whose operations have changed, and those that wait for hosts if some may be free now."""
+    for rollout_id in list(draft.rollouts_to_step):
+        step(draft, now, limits, rollout_id)
+    waiting = [rollout for rollout in draft.live_rollouts() if rollout.waits_for_hosts]
+    if waiting and _may_free_hosts(draft):
+        for rollout in sorted(waiting, key=lambda rollout: rollout.requested_at):
+            step(draft, now, limits, rollout.id)
+
+
+def _may_free_hosts(draft: Draft) -> bool:
+    """Return whether this draft ends work on a host or a move of VMs, or applies another fleet."""
+    changed = [operation for operation in draft.changes.operations.values() if operation.host or operation.moves]
+    ended = any(not operation.status.live or operation.executed_at is not None for operation in changed)
+    return ended or not all(change.in_place for change in draft.changes.fleet_changes)
+
+
 def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> None:
     """Check the current wave. Stop if a health check failed; schedule the next wave if this one is finished."""
     rollout = draft.rollout(rollout_id)
@@ -240,7 +255,10 @@ def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -
             return
         if rollout.next_wave_at is not None and now < rollout.next_wave_at:
             return
-        rollout = _schedule_wave(draft, now, limits, rollout)
+        after = _schedule_wave(draft, now, limits, rollout)
+        if after == rollout:  # it waits for its hosts
+            return
+        rollout = after
         draft.put_rollout(rollout)
 
 
@@ -308,7 +326,7 @@ def when_due(rollout: Rollout) -> datetime | None:
 
 
 def _schedule_wave(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
-    """Schedule the next wave. Hosts that cannot be updated are skipped."""
+    """Schedule the next wave. Hosts that cannot be updated are skipped; hosts with an obstacle stay pending."""
     fleet = draft.fleet
     skipped = list(rollout.skipped)
     hosts = []
@@ -318,11 +336,11 @@ def _schedule_wave(draft: Draft, now: datetime, limits: OperatorLimits, rollout:
         else:
             hosts.append(host)
     queue = WaveQueue(fleet, hosts)
-    wave = queue.next_wave(rollout.settings.max_unavailable, busy=lambda host: _is_busy(draft, host))
+    obstacles = Obstacles(draft, rollout.id)
+    wave = queue.next_wave(rollout.settings.max_unavailable, busy=lambda host: obstacles.of(host) is not None)
     rollout = rollout._replace(pending=tuple(queue.pending), skipped=tuple(skipped), next_wave_at=None)
     if not wave:
-        later = now + limits.at(rollout.settings.speed).quicken(BUSY_RECHECK)
-        return rollout._replace(next_wave_at=later if rollout.pending else None)
+        return rollout
     in_progress = []
     for host in wave:
         try:
@@ -338,9 +356,40 @@ def _schedule_wave(draft: Draft, now: datetime, limits: OperatorLimits, rollout:
     return rollout
 
 
-def _is_busy(draft: Draft, host: str) -> bool:
-    """Return whether the host has other work, or VMs are being moved to it."""
-    return bool(draft.operations_at(host) or draft.operations_bound_for(host))
+class Obstacle(NamedTuple):
+    """An active operation that must end before a rollout updates a host."""
+
+    operation: Operation
+    group: str = ""
+    """The group whose other update domain a rollout updates; empty: the operation is on the host itself."""
+    update_domain: int = 0
+
+
+class Obstacles:
+    """Active operations that keep a rollout from its hosts.
+
+    They are other work on a host, moves of VMs to it, and operations of other rollouts on another update domain of a
+    group on it. A rollout without active operations is no obstacle, so two rollouts cannot wait for each other.
+    """
+
+    def __init__(self, draft: Draft, rollout_id: str) -> None:
+        self._draft = draft
+        self._updated: dict[str, dict[int, Operation]] = {}
+        for operation in draft.rollout_operations():
+            if operation.request.rollout == rollout_id:
+                continue
+            for vm in (draft.fleet.vms[name] for name in operation.vms if name in draft.fleet.vms):
+                self._updated.setdefault(vm.group, {}).setdefault(vm.update_domain, operation)
+
+    def of(self, host: str) -> Obstacle | None:
+        """Return an obstacle to the update of this host."""
+        for operation in (*self._draft.operations_at(host), *self._draft.operations_bound_for(host)):
+            return Obstacle(operation)
+        for group, domains in self._draft.fleet.domains_on(host).items():
+            for domain, operation in self._updated.get(group, {}).items():
+                if domains != {domain}:
+                    return Obstacle(operation, group, domain)
+        return None
 
 
 def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, by: str, reason: str) -> None:

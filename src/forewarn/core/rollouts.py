@@ -1,8 +1,9 @@
 """Rollouts: a host update on many hosts, wave by wave, and the choice of hosts for each wave.
 
 The next wave is scheduled when all hosts of the current wave are updated and healthy. A wave has at most one update
-domain of any group and at most `max_unavailable` hosts. So a rollout never interrupts two update domains of a group at
-once, whenever VMs approve.
+domain of any group and at most `max_unavailable` hosts. A host waits while another rollout has an operation on another
+update domain of one of its groups. So rollouts never interrupt two update domains of a group at once, whenever VMs
+approve.
 """
 
 from __future__ import annotations
@@ -80,6 +81,12 @@ class Rollout(NamedTuple):
     def hosts(self) -> list[str]:
         """Hosts that are pending or in progress."""
         return [*self.pending, *(host for host, _ in self.in_progress)]
+
+    @property
+    def waits_for_hosts(self) -> bool:
+        """Whether it could schedule a wave, but other operations occupied all its pending hosts at its last step."""
+        idle = not self.in_progress and self.next_wave_at is None
+        return self.status is RolloutStatus.RUNNING and idle and bool(self.pending)
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:

@@ -31,6 +31,13 @@ class Delivery(NamedTuple):
     incarnation: int
 
 
+class EndedEvent(NamedTuple):
+    """What remains in memory of an event for a day after its end, because clients repeat their approvals."""
+
+    scope: str
+    ended_at: datetime
+
+
 class HistoryEntry(NamedTuple):
     """A row of history: what happened, when, to whom, by whom, and the reason."""
 
@@ -105,13 +112,15 @@ class Changes:
 
 
 class ServiceState:
-    """The committed state. Contains only active operations and events; the store has the others."""
+    """The committed state. Contains only active operations and events, and what clients may still approve of events
+    that ended lately. The store has the others."""
 
     def __init__(self, fleet: Fleet | None = None) -> None:
         self.fleet = fleet or Fleet()
         self.operations: dict[str, Operation] = {}
         self.rollouts: dict[str, Rollout] = {}
         self.events: dict[str, Event] = {}
+        self.ended_events: dict[str, EndedEvent] = {}
         self.deliveries: dict[str, Delivery] = {}
         self.last_seen: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
@@ -123,6 +132,7 @@ class ServiceState:
         self._on_vm: dict[str, dict[str, None]] = {}
         self._at_host: dict[str, dict[str, None]] = {}
         self._bound_for: dict[str, dict[str, None]] = {}
+        self._of_rollout: dict[str, dict[str, None]] = {}
 
     def operation(self, operation_id: str) -> Operation | None:
         return self.operations.get(operation_id)
@@ -162,8 +172,15 @@ class ServiceState:
         """Active operations that move VMs to this host."""
         return [self.operations[operation_id] for operation_id in self._bound_for.get(host, ())]
 
+    def rollout_operations(self) -> list[Operation]:
+        """Active operations of rollouts, also of rollouts that have ended."""
+        return [self.operations[operation_id] for ids in self._of_rollout.values() for operation_id in ids]
+
     def event(self, event_id: str) -> Event | None:
         return self.events.get(event_id)
+
+    def ended_event(self, event_id: str) -> EndedEvent | None:
+        return self.ended_events.get(event_id)
 
     def delivery(self, scope: str) -> Delivery | None:
         return self.deliveries.get(scope)
@@ -209,6 +226,10 @@ class ServiceState:
         """Forget responses to idempotency keys that have expired."""
         self.responses = {key: response for key, response in self.responses.items() if response.at > before}
 
+    def forget_ended_events(self, before: datetime) -> None:
+        """Forget events that ended before this time."""
+        self.ended_events = {id_: event for id_, event in self.ended_events.items() if event.ended_at > before}
+
     def absorb(self, changes: Changes) -> None:
         """Apply committed changes."""
         for operation in changes.operations.values():
@@ -223,6 +244,8 @@ class ServiceState:
                 _list(self._on_vm, vm, operation.id, operation.status.live)
             if operation.host:
                 _list(self._at_host, operation.host, operation.id, operation.status.live)
+            if operation.request.rollout:
+                _list(self._of_rollout, operation.request.rollout, operation.id, operation.status.live)
             for host in destinations(operation):
                 _list(self._bound_for, host, operation.id, is_moving_vms(operation))
         for rollout in changes.rollouts.values():
@@ -235,6 +258,8 @@ class ServiceState:
                 self.events[event.id] = event
             else:
                 self.events.pop(event.id, None)
+                if event.ended_at is not None:
+                    self.ended_events[event.id] = EndedEvent(event.scope, event.ended_at)
             _list(self._of_scope, event.scope, event.id, event.status.live)
         for scope, delivery in changes.deliveries.items():
             if delivery is None:
@@ -427,6 +452,12 @@ class Draft:
         found = self._changed(self._base.operations_bound_for(host), self._bound_for.get(host, ()))
         return [operation for operation in found if is_moving_vms(operation)]
 
+    def rollout_operations(self) -> list[Operation]:
+        """Active operations of rollouts, also of rollouts that have ended."""
+        changed = (operation.id for operation in self.changes.operations.values() if operation.request.rollout)
+        found = self._changed(self._base.rollout_operations(), changed)
+        return [operation for operation in found if operation.status.live]
+
     def _changed(self, before: Iterable[Operation], changed: Iterable[str]) -> list[Operation]:
         # Changed operations may no longer match, so the callers filter the result.
         found = {operation.id: self.changes.operations.get(operation.id, operation) for operation in before}
@@ -437,6 +468,13 @@ class Draft:
         """Return the event, if it is active."""
         event = self.changes.events.get(event_id) or self._base.event(event_id)
         return event if event is not None and event.status.live else None
+
+    def ended_event(self, event_id: str) -> EndedEvent | None:
+        """Return what is known of an event that ended lately."""
+        event = self.changes.events.get(event_id)
+        if event is not None and event.ended_at is not None:
+            return EndedEvent(event.scope, event.ended_at)
+        return self._base.ended_event(event_id)
 
     def delivery(self, scope: str) -> Delivery | None:
         if scope in self.changes.deliveries:

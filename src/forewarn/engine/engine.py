@@ -77,6 +77,7 @@ class Engine:
         """Continue from the stored state. Process what became due while the service was down."""
         state = await self._writer.load()
         self._scheduler.resume()
+        await self._writer.load_ended_events(self.clock.now() - approvals.ENDED_EVENT_RETENTION)
         self.last_seen.exclude_downtime()
         for operation in state.operations.values():
             self._schedule(operation)

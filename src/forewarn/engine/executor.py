@@ -42,15 +42,14 @@ def with_follow_ups(
 ) -> Callable[[Draft, datetime], T]:
     """Return a command for the writer that also does what follows from it.
 
-    It replaces live migrations that are not possible, and steps the rollouts whose operations have changed.
+    It replaces live migrations that are not possible, and steps the rollouts that it affects.
     """
 
     def command(draft: Draft, now: datetime) -> T:
         result = decide(draft, now, limits, *args, **kwargs)
         for operation_id in draft.to_redeploy:
             requests.redeploy_instead(draft, now, limits, operation_id)
-        for rollout_id in draft.rollouts_to_step:
-            rollout_commands.step(draft, now, limits, rollout_id)
+        rollout_commands.step_all(draft, now, limits)
         return result
 
     return command

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.access import RESPONSE_RETENTION
+from forewarn.core.approvals import ENDED_EVENT_RETENTION
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import StoreFailed
 from forewarn.system.logs import get_logger
@@ -176,6 +177,7 @@ class Retention:
 
     async def _remove(self, now: datetime) -> None:
         self._writer.forget_responses(now - RESPONSE_RETENTION)
+        self._writer.forget_ended_events(now - ENDED_EVENT_RETENTION)
         before = now - self._retention_time if self._retention_time else BEGINNING
         try:
             cutoff = await self._records.retention_cutoff(before, now - RESPONSE_RETENTION)

@@ -220,6 +220,15 @@ class Writer:
         """Forget responses of idempotency keys, before the store removes them: a key in memory needs its row."""
         self.state.forget_responses(before)
 
+    async def load_ended_events(self, since: datetime) -> None:
+        """Load what clients may still approve: events that ended since this time."""
+        ended = await self.run_in_store_thread(self._store.events_ended_since, since)
+        self.state.absorb(Changes(events={event.id: event for event in ended}))
+
+    def forget_ended_events(self, before: datetime) -> None:
+        """Forget events that ended before this time."""
+        self.state.forget_ended_events(before)
+
     async def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
         """Remove at most `limit` expired items of each kind. Returns whether there may be more."""
         return await self.run_in_store_thread(self._store.remove_expired, cutoff, limit)

@@ -265,6 +265,9 @@ class CommandFabric:
     async def redeploy(self, order: WorkOrder) -> None:
         await self._execute(Verb.REDEPLOY, order)
 
+    async def reimage(self, order: WorkOrder) -> None:
+        await self._execute(Verb.REIMAGE, order)
+
     async def deallocate(self, order: WorkOrder) -> None:
         await self._execute(Verb.DEALLOCATE, order)
 

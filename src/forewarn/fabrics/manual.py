@@ -42,6 +42,9 @@ class ManualFabric:
     async def redeploy(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
+    async def reimage(self, order: WorkOrder) -> None:
+        await self._until_cancelled()
+
     async def deallocate(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 

@@ -59,6 +59,9 @@ class SimulatedFabric:
     async def redeploy(self, order: WorkOrder) -> None:
         await self._execute(order, _booted)
 
+    async def reimage(self, order: WorkOrder) -> None:
+        await self._execute(order, _booted)
+
     async def deallocate(self, order: WorkOrder) -> None:
         await self._execute(order, _stopped)
 

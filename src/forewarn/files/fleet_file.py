@@ -25,7 +25,7 @@ from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
 from forewarn.errors import nearest
-from forewarn.files.policy import parse_terminate_notice
+from forewarn.files.policy import parse_os_image_notice, parse_terminate_notice
 from forewarn.files.toml_reader import TomlFile, TomlTable
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
 _TABLES = ("group", "host", "vm")
 _GROUP_KEYS = (
     *("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows"),
-    *("mode", "visibility", "eviction_policy"),
+    *("mode", "visibility", "eviction_policy", "os_image_notice"),
 )
 _HOST_KEYS = ("name",)
 _KINDS = tuple(kind.value for kind in GroupKind)
@@ -485,6 +485,7 @@ def _read_group(entry: TomlTable, name: str) -> Group:
         SetMode(_of_scale_set(entry, kind, "mode", [mode.value for mode in SetMode])),
         Visibility(_of_scale_set(entry, kind, "visibility", [visibility.value for visibility in Visibility])),
         eviction_policy=_set_eviction_policy(entry, kind),
+        os_image_notice=_os_image_notice(entry, kind),
     )
 
 
@@ -496,15 +497,26 @@ def _of_scale_set(entry: TomlTable, kind: str, key: str, choices: Sequence[str])
 
 
 def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
-    if "terminate_notice" not in entry:
-        return None
-    if kind not in TERMINATE_NOTICE_KINDS:
+    if "terminate_notice" in entry and kind not in TERMINATE_NOTICE_KINDS:
         problem = f"Only scale sets and single VMs can have one. The kind of this group is {kind!r}."
         raise entry.error(problem, "terminate_notice")
+    return _notice(entry, "terminate_notice", parse_terminate_notice)
+
+
+def _os_image_notice(entry: TomlTable, kind: str) -> timedelta | None:
+    if "os_image_notice" in entry and kind != GroupKind.SCALE_SET:
+        problem = f"Only a scale set has an OS image notice. The kind of this group is {kind!r}."
+        raise entry.error(problem, "os_image_notice")
+    return _notice(entry, "os_image_notice", parse_os_image_notice)
+
+
+def _notice(entry: TomlTable, key: str, parse: Callable[[str], timedelta]) -> timedelta | None:
+    if key not in entry:
+        return None
     try:
-        return parse_terminate_notice(entry.text("terminate_notice"))
+        return parse(entry.text(key))
     except ValueError as error:
-        raise entry.error(str(error), "terminate_notice") from None
+        raise entry.error(str(error), key) from None
 
 
 def _set_eviction_policy(entry: TomlTable, kind: str) -> str:

@@ -13,22 +13,34 @@ from forewarn.errors import BadDuration
 
 MIN_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].min_notice
 MAX_TERMINATE_NOTICE = timedelta(minutes=15)
+OS_IMAGE_NOTICE = timedelta(minutes=15)
+"""The only notice of OS image changes that Azure allows (contract, 4.61)."""
 
 
 def parse_terminate_notice(text: str) -> timedelta:
     """Parse `PT10M`, as Azure writes it, or `10m`."""
-    bounds = f"Write it from PT{_minutes(MIN_TERMINATE_NOTICE)}M to PT{_minutes(MAX_TERMINATE_NOTICE)}M"
+    bounds = f"Write it from PT{_minutes(MIN_TERMINATE_NOTICE)}M to PT{_minutes(MAX_TERMINATE_NOTICE)}M."
+    return _parse_notice(text, MIN_TERMINATE_NOTICE, MAX_TERMINATE_NOTICE, bounds)
+
+
+def parse_os_image_notice(text: str) -> timedelta:
+    """Parse `PT15M` or `15m`: no other notice is allowed."""
+    only = f"Only {_minutes(OS_IMAGE_NOTICE)} minutes are allowed. Write PT{_minutes(OS_IMAGE_NOTICE)}M."
+    return _parse_notice(text, OS_IMAGE_NOTICE, OS_IMAGE_NOTICE, only)
+
+
+def _parse_notice(text: str, minimum: timedelta, maximum: timedelta, hint: str) -> timedelta:
     try:
         duration = parse_duration(text)
     except BadDuration:
-        raise ValueError(f"{text!r} is not a duration. {bounds}.") from None
-    if not MIN_TERMINATE_NOTICE <= duration <= MAX_TERMINATE_NOTICE:
-        raise ValueError(f"{text!r} is {format_duration(duration)}. {bounds}.")
+        raise ValueError(f"{text!r} is not a duration. {hint}") from None
+    if not minimum <= duration <= maximum:
+        raise ValueError(f"{text!r} is {format_duration(duration)}. {hint}")
     return duration
 
 
-def format_terminate_notice(duration: timedelta | None) -> str | None:
-    """Format a terminate notice as Azure writes it."""
+def format_notice(duration: timedelta | None) -> str | None:
+    """Format a notice as Azure writes it."""
     if duration is None:
         return None
     minutes, seconds = divmod(round(duration.total_seconds()), 60)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import approvals, progress, rollout_commands
 from forewarn.core.durations import format_duration
-from forewarn.core.events import EventStatus
+from forewarn.core.events import EventStatus, was_approved_late
 from forewarn.core.fleet_commands import return_host
 from forewarn.core.operations import CAUSES, CauseRequest, CauseTarget, OperationStatus
 from forewarn.core.requests import request
@@ -136,6 +136,10 @@ def act_on_events(
     for event in open_.values():
         approvals.postpone(draft, now, limits, event.id, action.by, event.not_before + action.delay)
     return bool(open_)
+
+
+def _approved_by_others(event: Event, by: str) -> bool:
+    return event.approved_at is not None and event.approved_by != by and not was_approved_late(event)
 
 
 def _events(draft: Draft, work: RequestedWork, vms: Collection[str]) -> list[Event]:
@@ -307,7 +311,7 @@ class ScenarioRun:
             self._has_cancelled |= step.do == CANCEL
             return
         events = await self._events(causes, vms)
-        if any(event.approved_at is not None and event.approved_by != self.run.started_by for event in events):
+        if any(_approved_by_others(event, self.run.started_by) for event in events):
             raise StepSkipped("The event was approved before this step.")
         raise StepFailed(f"cannot {step.do}: all events of the run have started or ended")
 

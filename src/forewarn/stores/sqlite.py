@@ -180,6 +180,9 @@ class SqliteStore(SqliteRecords):
             self._query("load_undelivered", rows.UNDELIVERED.read),
         )
 
+    def events_ended_since(self, since: datetime) -> list[Event]:
+        return self._query("events_ended_since", rows.EVENTS.read, {"since": to_text(since)})
+
     def commit(self, changes: Changes) -> None:
         self._guarded(lambda: self._commit(changes))
 

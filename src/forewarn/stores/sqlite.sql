@@ -29,6 +29,9 @@ SELECT {rollout.columns} FROM rollout WHERE ended_at IS NULL ORDER BY rowid;
 -- name: load_events
 SELECT {event.columns} FROM event WHERE ended_at IS NULL ORDER BY rowid;
 
+-- name: events_ended_since
+SELECT {event.columns} FROM event WHERE ended_at > :since ORDER BY rowid;
+
 -- name: load_deliveries
 SELECT {delivery.columns}, last_seen_at FROM delivery;
 

@@ -170,7 +170,10 @@ def add_vm(fleet: Fleet, name: str, keys: Mapping[str, Any]) -> Fleet:
     return parse_fleet(text, f"vm({name!r})", beside=fleet)
 
 
-GROUP_KEYS = ("update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows", "mode", "visibility")
+GROUP_KEYS = (
+    *("update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows", "os_image_notice"),
+    *("mode", "visibility"),
+)
 
 
 def add_group(fleet: Fleet, name: str, vms: int, kind: str, keys: Mapping[str, Any]) -> Fleet:

@@ -127,6 +127,10 @@ class VM:
         """Request its deletion by a user: a Terminate, if it or its scale set has a `terminate_notice`."""
         return self._request(CauseRequest("delete", (self.name,)))
 
+    def reimage(self) -> Event:
+        """Request a new OS disk by a user: a Reboot, if its scale set has an `os_image_notice`."""
+        return self._request(CauseRequest("reimage", (self.name,)))
+
     def degrade(self) -> Event:
         """Report that its host is expected to fail: a Freeze with a week of notice, for a live migration."""
         return self._request(CauseRequest("degraded-hardware", host=self.host))
