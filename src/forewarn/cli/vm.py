@@ -153,7 +153,7 @@ def redeploy(vms: tuple[str, ...], **options: Any) -> None:
 def reimage(vms: tuple[str, ...], **options: Any) -> None:
     """Replace the OS disks of VMs with new copies of their image.
 
-    Only a scale set with an OS image notice is notified first. The other VMs start at once.
+    Only a scale set with an OS image notice is notified first. For other VMs, the work starts at once.
 
     \b
     Example:
@@ -168,7 +168,7 @@ def reimage(vms: tuple[str, ...], **options: Any) -> None:
 def upgrade_image(vms: tuple[str, ...], **options: Any) -> None:
     """Replace the OS disks of VMs with the newest image of their scale set.
 
-    Only a scale set with an OS image notice is notified first. The other VMs start at once.
+    Only a scale set with an OS image notice is notified first. For other VMs, the work starts at once.
 
     \b
     Example:
