@@ -14,7 +14,7 @@ from forewarn.errors import ForewarnError, exit_code, nearest
 SECTIONS = {
     "Test an application": {
         "up": "Start the service.",
-        "vm": "List VMs. Restart, move, evict or delete them.",
+        "vm": "List VMs. Restart, move, reimage, evict or delete them.",
         "event": "List, approve, postpone, cancel and explain events.",
         "clock": "Show the service's clock, or advance it.",
         "scenario": "Run a sequence of events, and check each step.",

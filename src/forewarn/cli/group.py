@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List groups, change their policies, and replace the OS disks of their VMs.
+    """List groups, and change their policies.
 
     The VMs of a group are notified together. A VM without a group is notified alone.
 
@@ -127,9 +127,10 @@ def policy(
 @click.argument("name")
 @request_image_command
 def reimage(name: str, **options: Any) -> None:
-    """Replace the OS disks of all running VMs of a group with new copies of their image.
+    """Replace the OS disks of a group: the same image.
 
-    Only a scale set with an OS image notice is notified first. All VMs are replaced at the same time.
+    It affects all running VMs of the group at the same time. Only a scale set with an OS image notice is notified
+    first.
 
     \b
     Example:
@@ -142,10 +143,10 @@ def reimage(name: str, **options: Any) -> None:
 @click.argument("name")
 @request_image_command
 def upgrade_image(name: str, **options: Any) -> None:
-    """Replace the OS disks of all running VMs of a group with its newest image.
+    """Replace the OS disks of a group: the newest image.
 
-    Only a scale set with an OS image notice is notified first. All VMs are replaced at the same time. For batches, use:
-    forewarn vm upgrade-image
+    It affects all running VMs of the group at the same time. Only a scale set with an OS image notice is notified
+    first. For batches, use: forewarn vm upgrade-image
 
     \b
     Example:

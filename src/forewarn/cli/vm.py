@@ -159,9 +159,9 @@ def redeploy(vms: tuple[str, ...], **options: Any) -> None:
 @several_vms
 @request_image_command
 def reimage(vms: tuple[str, ...], **options: Any) -> None:
-    """Replace the OS disks of VMs with new copies of their image.
+    """Replace the OS disks of VMs: the same image.
 
-    Only a scale set with an OS image notice is notified first. The other VMs start at once.
+    Only a scale set with an OS image notice is notified first. For other VMs, the work starts at once.
 
     \b
     Example:
@@ -174,9 +174,9 @@ def reimage(vms: tuple[str, ...], **options: Any) -> None:
 @several_vms
 @request_image_command
 def upgrade_image(vms: tuple[str, ...], **options: Any) -> None:
-    """Replace the OS disks of VMs with the newest image of their scale set.
+    """Replace the OS disks of VMs: the newest image.
 
-    Only a scale set with an OS image notice is notified first. The other VMs start at once.
+    Only a scale set with an OS image notice is notified first. For other VMs, the work starts at once.
 
     \b
     Example:
