@@ -6,37 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import Struct
 
-from forewarn.control.schema import Shape, Time, choice
+from forewarn.control.schema import Time, choice
 from forewarn.core.durations import to_text, to_text_if_any
-from forewarn.core.explain import Explanation, Wait, explain
+from forewarn.core.explain import Explanation, explain
 from forewarn.core.operations import CAUSES, Operation, OperationStatus
+from forewarn.delivery.event_shapes import WaitShape
 
 if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
-
-
-class WaitShape(Shape):
-    """A condition that an operation waits for, or has waited for."""
-
-    kind: str
-    done: bool
-    group: str | None
-    by: str | None
-    time: Time | None
-    until: Time | None
-    text: str | None
-
-    @classmethod
-    def of(cls, wait: Wait) -> Self:
-        return cls(
-            kind=wait.kind,
-            done=wait.done,
-            group=wait.group or None,
-            by=wait.by or None,
-            time=to_text_if_any(wait.time),
-            until=to_text_if_any(wait.until),
-            text=wait.text or None,
-        )
 
 
 class ExplanationShape(Struct, forbid_unknown_fields=True):

@@ -10,7 +10,6 @@ from forewarn.core import history
 from forewarn.core.event_types import Verb
 from forewarn.core.fleet import VM, FleetChange, Host, HostState
 from forewarn.core.operations import CAUSES, CauseTarget, OperationStatus
-from forewarn.core.state import HistoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -164,10 +163,8 @@ def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, ope
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
             reason = f"{host}: no host in service can take {name}"
-            note = HistoryEntry(
-                now, "spare-host-added", history.ENGINE, operation=operation.id, vms=(name,), reason=reason, host=host
-            )
-            draft.record(note)
+            entry = history.operation_entry(now, "spare-host-added", history.ENGINE, operation)
+            draft.record(entry._replace(vms=(name,), reason=reason, host=host))
         if host is not None:
             operation = operation._replace(moves=(*operation.moves, (name, host)))
             draft.put_operation(operation)  # now, because the choice for the next VM depends on it
