@@ -53,7 +53,11 @@ def _starts_alone(operation: Operation) -> bool:
 
 
 def _open_waits(draft: Draft, operation: Operation, event: Event) -> Iterator[Wait]:
-    yield from (wait for wait in waits_of_event(draft, operation, event) if not wait.done)
+    if event.approved_at is None:
+        yield _approval(event)
+        yield from _window(draft, operation, event)
+    else:  # other deletions matter only after its own approval, and finding them takes time
+        yield from (wait for wait in _deletions(draft, event) if not wait.done)
     yield from waits_without_notice(operation)
     for event_id in operation.events:
         other = draft.event(event_id)
@@ -62,12 +66,27 @@ def _open_waits(draft: Draft, operation: Operation, event: Event) -> Iterator[Wa
 
 
 def waits_of_event(draft: Draft, operation: Operation, event: Event) -> Iterator[Wait]:
-    """Yield the conditions of one event, met or not."""
+    """Yield all conditions of one event, met or not."""
     yield _approval(event)
+    yield from _deletions(draft, event)
+    yield from _window(draft, operation, event)
+
+
+def _approval(event: Event) -> Wait:
+    if event.approved_at is not None:
+        return Wait("approval", done=True, group=event.group, by=event.approved_by or "", time=event.approved_at)
+    until = event.not_before if EVENT_TYPES[event.type].starts else None
+    return Wait("approval", done=False, group=event.group, until=until)
+
+
+def _deletions(draft: Draft, event: Event) -> Iterator[Wait]:
     for other in coupled_deletions(draft, event):
         text = f"deletions with the same NotBefore start together: {', '.join(other.resources)}"
         done = other.approved_at is not None
         yield Wait("deletion", done, group=event.group, until=other.not_before, text=text)
+
+
+def _window(draft: Draft, operation: Operation, event: Event) -> Iterator[Wait]:
     if event.approved_at is None and keeps_to_windows(operation):
         windows = draft.fleet.group(event.group).windows
         if windows:
@@ -80,15 +99,8 @@ def waits_of_event(draft: Draft, operation: Operation, event: Event) -> Iterator
 def waits_without_notice(operation: Operation) -> Iterator[Wait]:
     """Yield what the operation waits for because of groups that get no notice."""
     if operation.holds_until is not None:
-        text = "maintenance window of a group that gets no notice"
+        text = "a group that gets no notice"
         yield Wait("window", done=False, until=operation.holds_until, text=text)
-
-
-def _approval(event: Event) -> Wait:
-    if event.approved_at is not None:
-        return Wait("approval", done=True, group=event.group, by=event.approved_by or "", time=event.approved_at)
-    until = event.not_before if EVENT_TYPES[event.type].starts else None
-    return Wait("approval", done=False, group=event.group, until=until)
 
 
 def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
