@@ -9,7 +9,7 @@ from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.fleet import HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.rollouts import RolloutStatus
-from forewarn.core.state import EventSnapshot, HistoryEntry
+from forewarn.core.state import HistorySnapshot, HistoryEntry
 from forewarn.core.waits import open_waits
 from forewarn.errors import UnknownEvent, UnknownResource, nearest
 
@@ -142,7 +142,7 @@ def record_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, 
             host=operation.host,
             type=event.type,
             cause=operation.cause,
-            snapshot=EventSnapshot.of(event),
+            snapshot=HistorySnapshot.of(event),
             waits=open_waits(draft, operation, event),
         )
     )

@@ -32,7 +32,7 @@ class Delivery(NamedTuple):
     incarnation: int
 
 
-class EventSnapshot(NamedTuple):
+class HistorySnapshot(NamedTuple):
     """An event as it was when a history row was written: the fields that the row does not have itself."""
 
     status: EventStatus
@@ -47,11 +47,11 @@ class EventSnapshot(NamedTuple):
     ended_at: datetime | None = None
 
     @classmethod
-    def of(cls, event: Event) -> EventSnapshot:
+    def of(cls, event: Event) -> HistorySnapshot:
         return cls._make(_SNAPSHOT_FIELDS(event))
 
 
-_SNAPSHOT_FIELDS = attrgetter(*EventSnapshot._fields)
+_SNAPSHOT_FIELDS = attrgetter(*HistorySnapshot._fields)
 
 
 class HistoryEntry(NamedTuple):
@@ -72,7 +72,7 @@ class HistoryEntry(NamedTuple):
     """The event type of its operation."""
     cause: str = ""
     """The cause of its operation."""
-    snapshot: EventSnapshot | None = None
+    snapshot: HistorySnapshot | None = None
     """None: the row is about no event, or an earlier release wrote it."""
     waits: tuple[Wait, ...] = ()
     """What the start of the event waited for when the row was written."""

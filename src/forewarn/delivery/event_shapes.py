@@ -93,7 +93,7 @@ class WaitShape(Shape):
         )
 
 
-class EventSnapshotShape(EventShape):
+class HistorySnapshotShape(EventShape):
     """An event as it was when a row of history was written."""
 
     cause: Annotated[str, choice(*CAUSES)]
@@ -101,10 +101,10 @@ class EventSnapshotShape(EventShape):
     """What its start still waited for."""
 
 
-def snapshot_of(entry: HistoryEntry) -> EventSnapshotShape | None:
+def snapshot_of(entry: HistoryEntry) -> HistorySnapshotShape | None:
     """Return the event of a history row, as it was when the row was written."""
     event = entry.event_then
     if event is None:
         return None
     waits = list(map(WaitShape.of, entry.waits))
-    return EventSnapshotShape(**asdict(EventShape.of(event)), cause=entry.cause, waits=waits)
+    return HistorySnapshotShape(**asdict(EventShape.of(event)), cause=entry.cause, waits=waits)

@@ -10,7 +10,7 @@ from forewarn.core.durations import to_text
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES
 from forewarn.core.waits import Wait
-from forewarn.delivery.event_shapes import EventSnapshotShape, Shape, Time, choice, snapshot_of
+from forewarn.delivery.event_shapes import HistorySnapshotShape, Shape, Time, choice, snapshot_of
 
 if TYPE_CHECKING:
     from forewarn.core.state import HistoryEntry
@@ -31,7 +31,7 @@ class HistoryEntryShape(Shape):
     type: Annotated[str, choice(*EVENT_TYPES)] | None
     cause: Annotated[str, choice(*CAUSES)] | None
     reason: str | None
-    snapshot: EventSnapshotShape | None
+    snapshot: HistorySnapshotShape | None
 
     @classmethod
     def of(cls, entry: HistoryEntry) -> Self:

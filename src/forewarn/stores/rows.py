@@ -21,7 +21,7 @@ from forewarn.core.events import Event
 from forewarn.core.fleet import VM, Group, Host
 from forewarn.core.operations import CauseRequest, Operation
 from forewarn.core.rollouts import Rollout, RolloutSettings
-from forewarn.core.state import Delivery, EventSnapshot, HistoryEntry
+from forewarn.core.state import Delivery, HistorySnapshot, HistoryEntry
 from forewarn.core.waits import Wait
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import Window, format_window, parse_window
@@ -136,7 +136,7 @@ class FastJsonObject(Generic[V]):
         return tuple(self._make(*msgspec.structs.astuple(found)) for found in self._list_decoder.decode(text))
 
 
-_SNAPSHOT, _WAIT = FastJsonObject(EventSnapshot), FastJsonObject(Wait)
+_SNAPSHOT, _WAIT = FastJsonObject(HistorySnapshot), FastJsonObject(Wait)
 
 
 # --- Columns --------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ _IN_COLUMNS = {
     # Cached, because operations that are created together have the same request.
     CauseRequest: Codec(lru_cache(256)(_REQUEST.write), _REQUEST.read),
     RolloutSettings: Codec(_SETTINGS.write, _SETTINGS.read),
-    EventSnapshot | None: Codec(_SNAPSHOT.write, _SNAPSHOT.read),
+    HistorySnapshot | None: Codec(_SNAPSHOT.write, _SNAPSHOT.read),
     tuple[Wait, ...]: Codec(_WAIT.write_many, _WAIT.read_many),
 }
 
