@@ -17,7 +17,7 @@ from forewarn.core.access import StoredResponse
 from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.operations import CauseRequest, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
-from forewarn.core.state import Changes, HistorySnapshot, HistoryEntry
+from forewarn.core.state import Changes, HistoryEntry, HistorySnapshot
 from forewarn.core.waits import Wait
 from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore

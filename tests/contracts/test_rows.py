@@ -12,7 +12,7 @@ from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.fleet import VM, Group, Host, HostState
 from forewarn.core.operations import CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
-from forewarn.core.state import Delivery, HistorySnapshot, HistoryEntry
+from forewarn.core.state import Delivery, HistoryEntry, HistorySnapshot
 from forewarn.core.waits import Wait
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window

@@ -7,7 +7,7 @@ import hmac
 from datetime import UTC, datetime, timedelta
 
 from forewarn.core.events import EventStatus, Source
-from forewarn.core.state import HistorySnapshot, HistoryEntry
+from forewarn.core.state import HistoryEntry, HistorySnapshot
 from forewarn.core.waits import Wait
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, webhook_test_event
 from forewarn.wire.signing import signature

@@ -9,7 +9,7 @@ from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.fleet import HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.rollouts import RolloutStatus
-from forewarn.core.state import HistorySnapshot, HistoryEntry
+from forewarn.core.state import HistoryEntry, HistorySnapshot
 from forewarn.core.waits import open_waits
 from forewarn.errors import UnknownEvent, UnknownResource, nearest
 

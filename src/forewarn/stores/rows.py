@@ -21,7 +21,7 @@ from forewarn.core.events import Event
 from forewarn.core.fleet import VM, Group, Host
 from forewarn.core.operations import CauseRequest, Operation
 from forewarn.core.rollouts import Rollout, RolloutSettings
-from forewarn.core.state import Delivery, HistorySnapshot, HistoryEntry
+from forewarn.core.state import Delivery, HistoryEntry, HistorySnapshot
 from forewarn.core.waits import Wait
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import Window, format_window, parse_window
