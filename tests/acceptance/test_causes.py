@@ -131,7 +131,9 @@ def part_of_fleet(number: int, story: Story, course: str) -> str:
     """
     name = group_of(story, course)
     vm_name = "" if story.group == "scale-set" else f'name = "{name}_{{n}}"'
-    notices = 'terminate_notice = "PT10M"\nos_image_notice = "PT15M"' if story.kind == "Terminate" else ""
+    notices = 'os_image_notice = "PT15M"\n' if story.group == "scale-set" else ""
+    if story.kind == "Terminate":
+        notices += 'terminate_notice = "PT10M"'
     eviction_policy = f'eviction_policy = "{story.eviction_policy}"' if story.eviction_policy else ""
     return f"""
 [[host]]

@@ -37,6 +37,25 @@ addresses = "127.0.0.2"
 name = "db"
 address = "127.0.0.9"
 """
+SHARED_HOST = """
+[[host]]
+name = "rack"
+
+[[group]]
+name = "web"
+kind = "availability-set"
+
+[[vm]]
+name = "web-0"
+group = "web"
+host = "rack"
+address = "127.0.0.2"
+
+[[vm]]
+name = "db"
+host = "rack"
+address = "127.0.0.9"
+"""
 MANY = '[[vm]]\nname = "vm-{n}"\ncount = 1000\n'
 
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
@@ -146,6 +165,67 @@ def test_a_reader_without_any_row_yet_misses_nothing(make_service: Callable[...,
     follower.end()
 
 
+# --- The event in a row ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_row_has_the_event_as_it_was_also_after_a_restart(
+    make_service: Callable[..., ServiceProcess], end: str
+) -> None:
+    service = make_service("--clock", "virtual", fleet=SHARED_HOST)
+    listen(service)
+    with Feed(service, "?after=0") as feed:
+        (operation,) = service.control("POST", "/v1/operations", {"cause": "host-update", "host": "rack"}).json()[
+            "operations"
+        ]
+        web, db = (next(e for e in operation["events"] if e["group"] == group) for group in ("web", "db"))
+        events = {"scheduled": web}
+        events["postponed"] = service.control("POST", f"/v1/events/{web['id']}/postpone", {"by": "1h"}).json()
+        service.request(source="127.0.0.2")
+        events["approved"] = service.control("POST", f"/v1/events/{web['id']}/approve").json()
+        service.control("POST", f"/v1/events/{db['id']}/approve")
+        events["started"] = service.get_json(f"/v1/events/{web['id']}")
+        service.advance("1h")
+        events["completed"] = service.get_json(f"/v1/events/{web['id']}")
+        told = feed.until(newest(service))
+    assert [event["status"] for event in events.values()] == [
+        *("scheduled", "scheduled", "scheduled", "started", "completed")
+    ]
+    assert (service.stop() == 0) if end == "stop" else service.kill()
+    service.start("--clock", "virtual", "--fleet", str(service.folder / "fleet.toml"))
+    service.advance("5d")
+    with Feed(service, "?after=0") as feed:
+        replayed = feed.until(told[-1]["sequence"])
+    assert replayed == told == service.list_all("/v1/history")[: len(told)]
+    rows = {row["kind"]: row for row in replayed if row["event"] == web["id"]}
+    assert {row["type"] for row in rows.values()} == {"Freeze"}
+    snapshots = {kind: dict(row["snapshot"]) for kind, row in rows.items()}
+    waits = {kind: snapshot.pop("waits") for kind, snapshot in snapshots.items()}
+    assert {snapshot.pop("cause") for snapshot in snapshots.values()} == {"host-update"}
+    assert snapshots == events
+    both = [("approval", "web"), ("approval", "db")]
+    assert {kind: [(wait["kind"], wait["group"]) for wait in found] for kind, found in waits.items()} == {
+        "scheduled": both,
+        "postponed": both,
+        "approved": both[1:],
+        "started": [],
+        "completed": [],
+    }
+    assert {wait["until"] for wait in waits["postponed"]} == {events["postponed"]["not_before"]}
+    # Rows without an event say what the operation is.
+    requested, executed = (next(row for row in replayed if row["kind"] == kind) for kind in ("requested", "executed"))
+    for row in (requested, executed):
+        assert (row["type"], row["cause"], row["host"], row["snapshot"]) == ("Freeze", "host-update", "rack", None)
+
+
+@pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
+def test_a_group_that_is_not_notified_learns_what_happens(forewarn: Service) -> None:
+    forewarn.request_operation("redeploy", "db")
+    (row,) = forewarn.list_all("/v1/history?kind=not-notified")
+    assert (row["group"], row["vms"], row["type"], row["cause"]) == ("db", ["db"], "Redeploy", "redeploy")
+    assert row["snapshot"] is None
+
+
 # --- Filters and positions ------------------------------------------------------------------------------
 
 
@@ -158,6 +238,8 @@ def test_by_group_and_kind(forewarn: Service) -> None:
         "&group=web": lambda row: row["group"] == "web",
         "&group=web&group=db": lambda row: row["group"] in ("web", "db"),
         "&kind=requested": lambda row: row["kind"] == "requested",
+        "&type=reboot": lambda row: row["type"] == "Reboot",
+        "&type=Reboot&kind=scheduled&group=web": lambda row: (row["kind"], row["group"]) == ("scheduled", "web"),
         "&kind=fleet-applied&kind=scheduled&group=db": lambda row: row["group"] == "db" and row["kind"] == "scheduled",
     }
     for query, fits in cases.items():
@@ -226,6 +308,8 @@ def test_a_cursor_beyond_the_retention_is_gone(forewarn: Service) -> None:
         ("", "one", 400, "Last-Event-ID"),
         ("", "9" * 5000, 400, "Last-Event-ID"),
         ("?kind=strated", "", 400, "Did you mean 'started'"),
+        ("?type=rebot", "", 400, "Did you mean 'Reboot'"),
+        ("?type=", "", 400, "empty"),
         ("?kind=host-in-use", "", 400, "'host-in-use' is now called 'host-in-service'"),
         ("?kind=", "", 400, "kind"),
         ("?group=", "", 400, "empty"),
@@ -363,14 +447,20 @@ def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProc
     watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
     operation = service.request_operation("restart", "db")
     (first,) = watch.until("scheduled")
-    assert "db by admin: NotBefore" in first
+    assert "db  Reboot, scheduled; not before " in first
+    assert (
+        "; Virtual machine is going to be restarted as requested by authorized user; waits for approval of db; "
+        in first
+    )
+    assert "; by admin: NotBefore" in first
     service.kill()
     assert watch.process.stderr is not None
     assert "connection lost" in watch.process.stderr.readline()
     service.start("--fleet", str(service.folder / "fleet.toml"))
     assert service.control("POST", f"/v1/operations/{operation['id']}/cancel").status == 200
     (second,) = watch.until("cancelled")
-    assert "db by admin" in second
+    assert "db  Reboot, cancelled; Virtual machine" in second
+    assert "waits" not in second
     assert watch.end() == (130, "", "")
 
 
@@ -396,6 +486,7 @@ def service_json(row: dict[str, Any]) -> str:
 def test_watching_reports_errors(shared: ServiceProcess) -> None:
     for arguments, code, words in (
         (("--kind", "strated"), 2, "Did you mean 'started'"),
+        (("--type", "rebot"), 2, "Did you mean 'Reboot'"),
         (("--kind", "fault-over"), 2, "'fault-over' is now called 'fault-expired'"),
         (("--group", "wep"), 3, "Did you mean 'web'"),
         (("--after", "999999"), 2, "the newest is"),

@@ -108,7 +108,10 @@ class TestPlacementGroups:
         forewarn.approve(events["web"]["id"], source=at(0))
         assert statuses(forewarn, at(0)) == {"web_99": "Scheduled"}
         waits = get(forewarn, f"operations/{operation['id']}/explain")["waits"]
-        assert {wait["group"]: wait["done"] for wait in waits} == {"web": True, "web.3": False}
+        assert [(wait["group"], wait["scope"], wait["done"]) for wait in waits] == [
+            ("web", None, True),
+            ("web", "web.3", False),
+        ]
         forewarn.approve(events["web.3"]["id"], source=at(200))
         assert [statuses(forewarn, at(number)) for number in (0, 200)] == [
             {"web_99": "Started"},

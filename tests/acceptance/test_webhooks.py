@@ -96,6 +96,11 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
     scheduled = next(got.event for got in receiver.got if got.event["type"] == "forewarn.scheduled")
     assert scheduled["subject"] == operation["events"][0]["id"]
     assert (scheduled["partitionkey"], scheduled["data"]["vms"]) == ("web", ["web-0"])
+    snapshot = dict(scheduled["data"]["snapshot"])
+    (wait,) = snapshot.pop("waits")
+    assert (wait["kind"], wait["group"], wait["until"]) == ("approval", "web", snapshot["not_before"])
+    assert snapshot.pop("cause") == "restart"
+    assert snapshot == operation["events"][0]
     assert "127.0.0.1" in run(forewarn, "webhook", "list")
     shown = run(forewarn, "webhook", "show", "pager")
     assert "by " in shown

@@ -193,6 +193,13 @@ def test_history_continues_without_a_gap(end: View) -> None:
     before, rows = end.facts["history"], end.lists["history"]
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
     assert list(differences(before, rows[: len(before)])) == []
+    types = {operation["id"]: (operation["type"], operation["cause"]) for operation in end.lists["operations"]}
+    of_operations = [row for row in rows if row["operation"] in types]
+    assert [(row["type"], row["cause"]) for row in of_operations] == [types[row["operation"]] for row in of_operations]
+    # Only new rows have the event as it was.
+    assert [row["snapshot"] is None for row in rows] == [
+        row["event"] is None or row["sequence"] <= len(before) for row in rows
+    ]
 
 
 def test_nothing_starts_before_its_time(end: View) -> None:

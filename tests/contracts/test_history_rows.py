@@ -17,7 +17,8 @@ from forewarn.core.access import StoredResponse
 from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.operations import CauseRequest, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
-from forewarn.core.state import Changes, HistoryEntry
+from forewarn.core.state import Changes, HistoryEntry, HistorySnapshot
+from forewarn.core.waits import Wait
 from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore
 
@@ -49,6 +50,26 @@ class Past(NamedTuple):
 
 
 names = st.lists(st.sampled_from(NAMES), max_size=3, unique=True).map(tuple)
+times = st.integers(0, 10**9).map(lambda number: START + timedelta(microseconds=number))
+texts = st.sampled_from(["", *NAMES])
+snapshots = st.builds(
+    HistorySnapshot,
+    st.sampled_from(EventStatus),
+    times,
+    texts,
+    st.sampled_from(Source),
+    st.none() | st.timedeltas(timedelta(0), timedelta(days=30)),
+    times,
+    *(st.none() | times, st.none() | texts, st.none() | times, st.none() | times),
+)
+waits = st.builds(
+    Wait,
+    st.sampled_from(["approval", "window", "deletion"]),
+    st.booleans(),
+    texts,
+    texts,
+    *(st.none() | times, st.none() | times, texts),
+)
 
 
 @st.composite
@@ -79,6 +100,10 @@ def pasts(draw: st.DrawFn) -> Past:
             operation=draw(st.sampled_from(ids)),
             vms=draw(names),
             host=draw(st.sampled_from(HOSTS)),
+            type=draw(st.sampled_from(TYPES)),
+            cause=draw(st.sampled_from(["", *CAUSES])),
+            snapshot=draw(st.none() | snapshots),
+            waits=draw(st.lists(waits, max_size=2).map(tuple)),
         )
         for number in range(draw(st.integers(0, 12)))
     ]
@@ -127,8 +152,8 @@ def plainly(past: Past, wanted: HistoryFilter) -> list[HistoryEntry]:
                 not wanted.groups or row.group in wanted.groups,
                 not wanted.vm or wanted.vm in row.vms,
                 not wanted.host or wanted.host in {row.host, *brought_to},
-                not wanted.type or (operation is not None and operation.type == wanted.type),
-                not wanted.cause or (operation is not None and operation.cause == wanted.cause),
+                not wanted.type or row.type == wanted.type,
+                not wanted.cause or row.cause == wanted.cause,
                 not wanted.by or row.by == wanted.by,
                 not wanted.kinds or row.kind in wanted.kinds,
                 wanted.since is None or row.time >= wanted.since,

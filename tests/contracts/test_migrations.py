@@ -265,6 +265,38 @@ async def test_a_webhook_with_an_old_kind_in_its_filter_gets_its_pending_rows_an
     assert {got.event["data"]["time"] for got in receiver.taken[:2]} == {AT}
 
 
+# --- Snapshots ------------------------------------------------------------------------------------
+
+
+def test_rows_of_earlier_releases_get_type_and_cause_and_no_snapshot(tmp_path: Path) -> None:
+    before = [script for script in migrations() if "ADD COLUMN snapshot" not in script]
+    at = next(number for number, script in enumerate(migrations()) if "ADD COLUMN snapshot" in script)
+    assert len(before) == len(migrations()) - 1
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as database, database:
+        database.executescript(" ".join(before[:at]))
+        database.executemany(
+            "INSERT INTO operation (id, cause, vms, requested_by, requested_at, status, events, not_notified, request)"
+            " VALUES (?, ?, '[]', 'ops', ?, 'pending', '[]', '{}', ?)",
+            [
+                ("op-1", "restart", AT, '{"cause": "restart", "type": "Reboot"}'),
+                ("op-2", "start", AT, '{"cause": "start"}'),
+            ],
+        )
+        database.executemany(
+            "INSERT INTO history (sequence, time, kind, by, group_name, event, operation, vms, reason, host)"
+            " VALUES (?, ?, 'scheduled', 'ops', 'web', 'ev-1', ?, '[]', '', '')",
+            [(1, AT, "op-1"), (2, AT, "op-2"), (3, AT, ""), (4, AT, "rollout-1")],
+        )
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {at}")
+    with closing(SqliteStore(tmp_path)) as store:
+        rows = store.history(HistoryFilter())
+        assert [(row.type, row.cause) for row in rows] == [("Reboot", "restart"), ("", "start"), ("", ""), ("", "")]
+        assert {(row.snapshot, row.event_then, row.waits) for row in rows} == {(None, None, ())}
+        assert [row.sequence for row in store.history(HistoryFilter(type="Reboot"))] == [1]
+        assert [row.sequence for row in store.history(HistoryFilter(cause="start"))] == [2]
+
+
 # --- The status of a rollout ----------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.fleet import VM, Group, Host, HostState, SetMode, Visibility
 from forewarn.core.operations import UNKNOWN_DURATION, CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
-from forewarn.core.state import Delivery, HistoryEntry
+from forewarn.core.state import Delivery, HistoryEntry, HistorySnapshot
+from forewarn.core.waits import Wait
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.stores.rows import TABLES, VMS, Table
@@ -89,7 +90,19 @@ ROWS: dict[str, tuple[Any, ...]] = {
     ),
     "history": (
         HistoryEntry(NOW, "enabled", "web"),
-        HistoryEntry(NOW, "started", "b", 9, "c", "d", "e", ("f", "g"), "h", "i"),
+        HistoryEntry(NOW, "started", "b", 9, "c", "d", "e", ("f", "g"), "h", "i", "Freeze", "host-update"),
+        HistoryEntry(
+            *(NOW, "scheduled", "b", 10, "c", "d", "e", ("f", "g"), "h", "i", "Freeze", "host-update"),
+            HistorySnapshot("c", EventStatus.SCHEDULED, LATER, "", Source.USER, None, NOW),
+            (Wait("approval", False, "c", until=LATER), Wait("window", True, "ö", "ö.2", "x", NOW, LATER, 'y "z"')),
+        ),
+        HistoryEntry(
+            *(NOW, "completed", "b", 11, "c", "d", "e", (), "h", "i", "Freeze", "host-update"),
+            HistorySnapshot(
+                "c.2",
+                *(EventStatus.COMPLETED, NOW, 'wéb "why"', Source.PLATFORM, LENGTH, NOW, NOW, "web-0", LATER, LATER),
+            ),
+        ),
     ),
     "token": (Token("ann", Role.TENANT, "h", "root", NOW, "web", LATER), Token("bob", Role.ADMIN, "i", "root", NOW)),
     "kept_answer": (StoredResponse("caller a", "print", NOW, 201, "{}"),),

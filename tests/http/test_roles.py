@@ -192,10 +192,83 @@ def test_a_tenant_sees_neither_hosts_nor_other_groups(door: Door) -> None:
         assert {row["reason"] for row in rows if row["kind"] == "cancelled"} == {None}
         assert {row["group"] for row in rows} == {"web"}
     assert any(row["host"] == host for row in service.list_all("/v1/history"))
-    for name, value in (("host", host), ("cause", "host-update")):
-        assert service.control("GET", f"/v1/history?{name}={value}", token=tenant).status == 403
+    assert service.control("GET", f"/v1/history?host={host}", token=tenant).status == 403
+    found = service.control("GET", "/v1/history?cause=host-update", token=tenant).json()["history"]
+    assert {(row["group"], row["cause"], row["snapshot"]["cause"]) for row in found} == {
+        ("web", "host-update", "host-update")
+    }
     with Feed(service, "?after=0", token=tenant) as feed:
         newest = service.control("GET", "/v1/history?order=newest&limit=1", token=tenant).json()["history"][0]
         told = feed.until(newest["sequence"])
     assert {row["host"] for row in told} == {None}
     assert {row["group"] for row in told} == {"web"}
+
+
+SHARED = """
+[[group]]
+name = "shop"
+kind = "availability-set"
+windows = ["daily 00:00 24h UTC"]
+[[host]]
+name = "rack-7"
+[[vm]]
+name = "shop-0"
+group = "shop"
+host = "rack-7"
+address = "127.0.0.1"
+[[vm]]
+name = "secret-1"
+host = "rack-7"
+address = "127.0.0.2"
+[[vm]]
+name = "secret-2"
+host = "rack-7"
+address = "127.0.0.3"
+[[group]]
+name = "silent"
+kind = "availability-set"
+windows = ["daily 00:00 24h UTC"]
+[[vm]]
+name = "silent-0"
+group = "silent"
+host = "rack-7"
+"""
+
+
+@pytest.mark.forewarn(fleet=SHARED, enable_groups=False)
+def test_a_tenant_learns_that_others_delay_its_event_but_not_who(forewarn: Service) -> None:
+    for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+        forewarn.request(source=source)
+    made = forewarn.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "shop"}).json()
+    operation = request_one(forewarn, "host-update", host="rack-7")
+    own = next(event["id"] for event in operation["events"] if event["group"] == "shop")
+    assert forewarn.control("POST", f"/v1/events/{own}/approve", token=made["token"]).status == 200
+    others = [event["id"] for event in operation["events"] if event["id"] != own]
+    forewarn.control("POST", f"/v1/events/{others[0]}/postpone", {"by": "1h"})
+    for event in others:
+        forewarn.control("POST", f"/v1/events/{event}/approve")
+    forewarn.advance("2h")
+    for path in ("/v1/history", f"/v1/events/{own}/history"):
+        answer = forewarn.control("GET", path, token=made["token"])
+        rows = [row for row in answer.json()["history"] if row["event"]]
+        waits = {row["kind"]: row["snapshot"]["waits"] for row in rows}
+        assert [row["kind"] for row in rows] == ["scheduled", "approved", "started", "completed"]
+        assert [(wait["kind"], wait["group"]) for wait in waits["scheduled"]] == [
+            ("approval", "shop"),
+            ("window", "shop"),
+            ("window", None),  # of the group that gets no notice
+            ("approval", None),  # of both others
+        ]
+        assert [(wait["kind"], wait["group"], wait["text"]) for wait in waits["approved"]] == [
+            ("window", None, None),
+            ("approval", None, None),
+        ]
+        assert waits["started"] == waits["completed"] == []
+        body = answer.body.decode()
+        assert not any(name in body for name in ("secret", "silent", "rack-7"))
+    with Feed(forewarn, "?after=0", token=made["token"]) as feed:
+        told = json.dumps(feed.until(rows[-1]["sequence"]))
+    assert not any(name in told for name in ("secret", "silent", "rack-7"))
+    # An operator gets the names.
+    whole = [row for row in forewarn.list_all("/v1/history?kind=approved") if row["event"] == own]
+    assert [wait["group"] for wait in whole[0]["snapshot"]["waits"]] == [None, "secret-1", "secret-2"]

@@ -276,7 +276,13 @@ def test_the_core_and_the_wire_do_no_input_or_output() -> None:
     assert not violations, report(violations)
 
 
-KIND_ARGUMENT = {"HistoryEntry": 1, "record_event": 2, "record_operation": 2, "_record_rollout": 2}
+KIND_ARGUMENT = {
+    "HistoryEntry": 1,
+    "operation_entry": 1,
+    "record_event": 2,
+    "record_operation": 2,
+    "_record_rollout": 2,
+}
 """The functions that write history, and the position of their argument `kind`."""
 KINDS_BY_STATE = {"HOST_STATE_KINDS": HOST_STATE_KINDS.values(), "ROLLOUT_END_KINDS": ROLLOUT_END_KINDS.values()}
 """Tables in which the core looks up a kind."""

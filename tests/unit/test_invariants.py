@@ -123,6 +123,10 @@ class InvariantsMachine(RuleBasedStateMachine):
         for what in ("scheduled", "started", "completed", "cancelled"):
             told = [entry.event for entry in entries if entry.kind == what and entry.event]
             assert len(told) == len(set(told)), f"{what} twice"
+        latest = {entry.event: entry for entry in entries if entry.event}
+        now = self.do(self.read(list(latest)))
+        assert {event_id: entry.event_then for event_id, entry in latest.items()} == now, "a change without its row"
+        assert all(entry.waits == () for entry in latest.values() if not now[entry.event].status.live)
         carried_out = [entry.operation for entry in entries if entry.kind == "executed"]
         assert len(carried_out) == len(set(carried_out))
 

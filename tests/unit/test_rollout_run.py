@@ -18,13 +18,14 @@ from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
 from depth import amount
 from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.events import EventStatus
-from forewarn.core.explain import Wait, explain, explain_rollout
+from forewarn.core.explain import explain, explain_rollout
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.history import ROLLOUT_END_KINDS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest, Health, OperationStatus
 from forewarn.core.requests import request
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
+from forewarn.core.waits import Wait
 from forewarn.core.windows import parse_window
 from forewarn.ports import HistoryFilter, ListFilter
 

@@ -135,7 +135,7 @@ def test_settle_times_of_several_sources_are_merged(tmp_path: Path) -> None:
     assert found.origin == f"--settle, FOREWARN_SETTLE, {file}"
     changed = {"restart": 6 * MINUTE, "redeploy": 5 * MINUTE, "host-update": 3 * MINUTE}
     assert found.value == {**SETTLING, **changed}
-    assert str(found).startswith("restart=6m,redeploy=5m,host-update=3m,live-migration=5m,")
+    assert str(found).startswith("restart=6m,redeploy=5m,reimage=10m,image-upgrade=10m,host-update=3m,")
 
 
 @pytest.mark.parametrize("text", ['settle = "restart=1m"\n', "settle = 5\n"])

@@ -19,6 +19,7 @@ from forewarn.cli.output import (
     print_waits,
     service_command,
     short_ids,
+    wait_line,
     when,
 )
 from forewarn.cli.requests import change_command
@@ -224,12 +225,21 @@ def history(event_id: str, client: ControlClient, as_json: bool) -> None:
 @click.option(
     "--kind", multiple=True, metavar="KIND", help="Only this kind of history entry, like started. Can be repeated."
 )
+@click.option("--type", "event_type", metavar="TYPE", help="Only entries of operations with this event type.")
 @click.option("--after", metavar="N", help="Start after this row of history. 0: with the oldest.")
 @service_command
 def watch(
-    group: tuple[str, ...], kind: tuple[str, ...], after: str | None, client: ControlClient, as_json: bool
+    group: tuple[str, ...],
+    kind: tuple[str, ...],
+    event_type: str | None,
+    after: str | None,
+    client: ControlClient,
+    as_json: bool,
 ) -> None:
-    """Print new history entries until Ctrl-C.
+    """Print new history entries until Ctrl-C, one line each.
+
+    For an event, the line has its type, status, NotBefore and description, and what it waits for. With --json, the
+    line has the whole event.
 
     After a lost connection it reconnects, and continues with the next entry.
 
@@ -237,10 +247,10 @@ def watch(
     Examples:
       forewarn event watch
       forewarn event watch --group web --kind scheduled --kind started
+      forewarn event watch --type Terminate
     """
     query = [*(("group", name) for name in group), *(("kind", name) for name in kind)]
-    if after is not None:
-        query.append(("after", after))
+    query += [(name, value) for name, value in (("type", event_type), ("after", after)) if value is not None]
     print_feed(client, query, as_json=as_json)
 
 
@@ -287,8 +297,23 @@ def print_feed(client: ControlClient, query: list[tuple[str, str]], *, as_json: 
 
 
 def _history_line(entry: dict[str, Any]) -> str:
-    time, kind, about, by, reason = row_of(entry)
-    return f"{time}  {kind:<14}  {about}{' ' if about else ''}by {by}" + (f": {reason}" if reason else "")
+    time, kind, about, event_type, by, reason = row_of(entry)
+    snapshot = entry["snapshot"]
+    what = _snapshot_facts(snapshot, entry["time"]) if snapshot else [event_type, entry["cause"] or ""]
+    facts = "; ".join([*filter(None, what), f"by {by}" + (f": {reason}" if reason else "")])
+    return f"{time}  {kind:<14}  {about}{'  ' if about else ''}{facts}"
+
+
+def _snapshot_facts(event: dict[str, Any], time: str) -> list[str]:
+    """Describe an event as it was at a time."""
+    # Most waits end at NotBefore at the latest, which the line has already.
+    waits = [wait | {"until": None} if wait["until"] == event["not_before"] else wait for wait in event["waits"]]
+    return [
+        f"{event['type']}, {event['status']}",
+        f"not before {when(event['not_before'], time)}" if event["status"] == "scheduled" else "",
+        event["description"].rstrip(".") or event["cause"],
+        f"waits for {' and '.join(wait_line(wait, time) for wait in waits)}" if waits else "",
+    ]
 
 
 class FeedClient:

@@ -71,7 +71,7 @@ def command(client: ControlClient, as_json: bool, last: int | None, everything: 
     if as_json:
         print_json({"history": found})
         return
-    print_table(("time (UTC)", "kind", "about", "by", "reason"), map(row_of, found), "No entries.")
+    print_table(("time (UTC)", "kind", "about", "type", "by", "reason"), map(row_of, found), "No entries.")
     if more and last is None:
         click.echo(f"Only the newest {len(found)} entries are shown. Use --last N or --all to see more.", err=True)
 
@@ -92,10 +92,10 @@ def _page(client: ControlClient, query: list[tuple[str, str]]) -> dict[str, Any]
         return page
 
 
-def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    """Return the cells of a history entry: time, kind, subject, author and reason."""
+def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
+    """Return the cells of a history entry: time, kind, subject, event type, author and reason."""
     time = format_time(from_text(entry["time"]), zone=False)
-    return time, entry["kind"], _about(entry), entry["by"], entry["reason"] or ""
+    return time, entry["kind"], _about(entry), entry["type"] or "", entry["by"], entry["reason"] or ""
 
 
 def _about(entry: dict[str, Any]) -> str:

@@ -116,13 +116,13 @@ def print_waits(found: dict[str, Any], now: str) -> None:
     if found["waits"]:
         click.echo("\nWaits for:")
     for wait in found["waits"]:
-        click.echo(f"  [{'x' if wait['done'] else ' '}] {_wait_line(wait, now)}")
+        click.echo(f"  [{'x' if wait['done'] else ' '}] {wait_line(wait, now)}")
     click.echo(f"\nNext: {found['next']}" + (f" Latest time: {when(found['latest'], now)}." if found["latest"] else ""))
 
 
-def _wait_line(wait: dict[str, Any], now: str) -> str:
+def wait_line(wait: dict[str, Any], now: str) -> str:
     until = f", until {when(wait['until'], now)}" if wait["until"] and not wait["done"] else ""
-    group = f" of {wait['group']}" if wait["group"] else ""
+    group, text = f" of {wait['scope'] or wait['group'] or 'other groups'}", wait["text"]
     if wait["kind"] == "approval":
         return (
             f"approval{group}: given by {wait['by']}, {when(wait['time'], now)}"
@@ -130,7 +130,7 @@ def _wait_line(wait: dict[str, Any], now: str) -> str:
             else f"approval{group}{until}"
         )
     if wait["kind"] == "window":
-        return f"the maintenance window{group} ({wait['text']}){until}"
+        return f"the maintenance window{group}" + (f" ({text})" if text else "") + until
     if wait["kind"] == "deletion":
         return f"other deletions: {wait['text']}{until}"
     if wait["kind"] == "fabric":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import asdict
 
@@ -16,19 +16,14 @@ from forewarn.control.schema import (
     Duration,
     Name,
     NoMembers,
-    Shape,
-    Time,
     TimeOrDuration,
-    choice,
     help_text,
     json_response,
     page_of,
 )
 from forewarn.core import approvals
 from forewarn.core.access import Role
-from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.events import EventStatus
+from forewarn.delivery.event_shapes import EventShape
 from forewarn.errors import BadRequestBody, EventEnded, UnknownEvent, UnknownResource
 from forewarn.ports import HistoryFilter
 
@@ -40,48 +35,6 @@ if TYPE_CHECKING:
 
     from forewarn.core.events import Event
     from forewarn.engine.engine import Engine
-
-
-class EventShape(Shape):
-    """An event with its state and times."""
-
-    id: str
-    operation: str
-    group: str
-    scope: Annotated[str, help_text("The VMs that see it: the group, a placement group of a scale set, or a VM.")]
-    type: Annotated[str, choice(*EVENT_TYPES)]
-    status: Annotated[str, choice(*(status.lower() for status in EventStatus))]
-    vms: list[str]
-    not_before: Time
-    description: str
-    source: Annotated[str, choice("platform", "user")]
-    duration_seconds: float | None
-    created_at: Time
-    approved_at: Time | None
-    approved_by: str | None
-    started_at: Time | None
-    ended_at: Time | None
-
-    @classmethod
-    def of(cls, event: Event) -> Self:
-        return cls(
-            id=event.id,
-            operation=event.operation,
-            group=event.group,
-            scope=event.scope,
-            type=event.type,
-            status=event.status.lower(),
-            vms=list(event.resources),
-            not_before=to_text(event.not_before),
-            description=event.description,
-            source=event.source.lower(),
-            duration_seconds=seconds(event.duration),
-            created_at=to_text(event.created_at),
-            approved_at=to_text_if_any(event.approved_at),
-            approved_by=event.approved_by,
-            started_at=to_text_if_any(event.started_at),
-            ended_at=to_text_if_any(event.ended_at),
-        )
 
 
 class EventExplanationShape(ExplanationShape):

@@ -8,36 +8,13 @@ from msgspec import Struct
 
 from forewarn.control.schema import Shape, Time, choice
 from forewarn.core.durations import to_text, to_text_if_any
-from forewarn.core.explain import Explanation, Wait, explain, explain_rollout
+from forewarn.core.explain import Explanation, explain, explain_rollout
 from forewarn.core.operations import CAUSES, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutStatus
+from forewarn.delivery.event_shapes import WaitShape
 
 if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
-
-
-class WaitShape(Shape):
-    """A condition that an operation or a rollout waits for, or has waited for."""
-
-    kind: str
-    done: bool
-    group: str | None
-    by: str | None
-    time: Time | None
-    until: Time | None
-    text: str | None
-
-    @classmethod
-    def of(cls, wait: Wait) -> Self:
-        return cls(
-            kind=wait.kind,
-            done=wait.done,
-            group=wait.group or None,
-            by=wait.by or None,
-            time=to_text_if_any(wait.time),
-            until=to_text_if_any(wait.until),
-            text=wait.text or None,
-        )
 
 
 class ExplanationShape(Struct, forbid_unknown_fields=True):

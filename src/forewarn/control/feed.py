@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
-from forewarn.control.history import requested_kinds, visible_groups
+from forewarn.control.history import EventType, requested_kinds, requested_type, visible_groups
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text
 from forewarn.core.history import HISTORY_KINDS
@@ -35,6 +35,7 @@ class FeedQuery(Struct):
         tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
         help_text("Only rows of this kind. Can be repeated."),
     ] = ()
+    type: EventType = ""
     after: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)] | None,
         help_text("Only rows after this sequence number; 0: all stored rows. Default: only new rows."),
@@ -88,7 +89,14 @@ class FeedControl:
             return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
 
         kinds = frozenset(requested_kinds(request))
-        reader = await self._feed.reader(frozenset(groups), kinds, after, is_authorized, tenant=bool(token.group))
+        reader = await self._feed.reader(
+            frozenset(groups),
+            kinds,
+            after,
+            is_authorized,
+            event_type=requested_type(request),
+            tenant=bool(token.group),
+        )
         return FeedResponse(reader)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
 
@@ -32,13 +32,18 @@ NEWEST_FIRST = "newest"
 ORDERS = ("oldest", NEWEST_FIRST)
 
 
+EventType: TypeAlias = Annotated[
+    Name, choice(*EVENT_TYPES), help_text("Only rows of operations with events of this type.")
+]
+
+
 class HistoryQuery(Paging):
     """Which rows of history."""
 
     vm: Annotated[Name, help_text("Only rows about this VM.")] = ""
     group: Annotated[tuple[Name, ...], help_text("Only rows about this group. Can be repeated.")] = ()
     host: Annotated[Name, help_text("Only rows about this host, or about VMs that were moved to it.")] = ""
-    type: Annotated[Name, choice(*EVENT_TYPES), help_text("Only rows of operations with events of this type.")] = ""
+    type: EventType = ""
     cause: Annotated[Name, choice(*CAUSES), help_text("Only rows of operations with this cause.")] = ""
     by: Annotated[Name, help_text("Only rows of changes that this user, token or VM made.")] = ""
     kind: Annotated[
@@ -65,15 +70,14 @@ class HistoryControl:
         query: HistoryQuery = request.state.query
         newest = _one_of("order", query.order, ORDERS) == NEWEST_FIRST
         tenant = caller(request)
-        for name in ("host", "cause"):
-            if tenant.group and name in request.query_params:
-                what = f"History by {name}"
-                raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
+        if tenant.group and query.host:
+            what = "History by host"
+            raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
         history_filter = HistoryFilter(
             groups=visible_groups(request),
             vm=query.vm,
             host=query.host,
-            type=_one_of("type", query.type, EVENT_TYPES),
+            type=requested_type(request),
             cause=_one_of("cause", query.cause, CAUSES),
             by=query.by,
             kinds=requested_kinds(request),
@@ -136,6 +140,11 @@ def requested_kinds(request: HttpRequest) -> tuple[str, ...]:
         if problem := check_kind(kind):
             raise BadParameter(parameter="kind", problem=problem, allowed=list(HISTORY_KINDS))
     return kinds
+
+
+def requested_type(request: HttpRequest) -> str:
+    """Return the event type of the request's filter; empty: all types."""
+    return _one_of("type", request.state.query.type, EVENT_TYPES)
 
 
 def _one_of(name: str, text: str, known: Iterable[str]) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import UNSET, UnsetType
 
-from forewarn.control.events import EventShape
 from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import create_once
@@ -35,6 +34,7 @@ from forewarn.core.operations import CAUSES, OVERRIDES, CauseRequest, FailedAtte
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import IMAGE_CHANGES
 from forewarn.core.requests import request as request_operation
+from forewarn.delivery.event_shapes import EventShape
 from forewarn.errors import BadOption, BadRequestBody, UnknownResource, WrongOperationStatus
 from forewarn.ports import HistoryFilter
 

@@ -14,12 +14,11 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from forewarn.core.requests import MAX_DESCRIPTION
+from forewarn.delivery.event_shapes import Shape as Shape
+from forewarn.delivery.event_shapes import Time as Time
+from forewarn.delivery.event_shapes import choice as choice
 
 Schema: TypeAlias = dict[str, Any]
-
-
-class Shape(Struct, forbid_unknown_fields=True):
-    """A response of the API."""
 
 
 class Body(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -34,10 +33,6 @@ class DryRun(Struct, forbid_unknown_fields=True, kw_only=True):
     """A body with dry_run."""
 
     dry_run: Annotated[bool | None, Meta(description="Return what would happen, without changing anything.")] = None
-
-
-def choice(*values: str) -> Meta:
-    return Meta(extra_json_schema={"enum": list(values)})
 
 
 MAX_NUMBER = 1_000_000_000
@@ -59,7 +54,6 @@ def help_text(text: str) -> Meta:
     return Meta(description=text)
 
 
-Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Name: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 Duration: TypeAlias = Annotated[

@@ -9,7 +9,8 @@ from forewarn.core import history
 from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.operations import CAUSES
-from forewarn.core.progress import TERMINATE, advance, coupled_deletions, keeps_to_windows, postpone_operation
+from forewarn.core.progress import advance, postpone_operation
+from forewarn.core.waits import TERMINATE, coupled_deletions, keeps_to_windows
 from forewarn.core.windows import next_common
 from forewarn.errors import BadOption, CannotPostpone, EventAlreadyStarted, UnknownStartRequest, WrongOperationStatus
 

@@ -8,37 +8,19 @@ from forewarn.core import history
 from forewarn.core.durations import format_time
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, OperationStatus
-from forewarn.core.progress import coupled_deletions, first_names, keeps_to_windows, when_due
+from forewarn.core.progress import first_names, when_due
 from forewarn.core.rollout_commands import Obstacle, Obstacles, health_deadline
 from forewarn.core.rollouts import RolloutStatus
-from forewarn.core.windows import closes_at, format_window
+from forewarn.core.waits import Wait, waits_of_event, waits_without_notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from forewarn.core.events import Event
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import FailedAttempt, Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
-
-
-class Wait(NamedTuple):
-    """A condition that an operation or a rollout waits for, or has waited for."""
-
-    kind: str
-    """approval, window, deletion, fabric, gate or settling; of a rollout: resume, operation, pause, host or rollout."""
-    done: bool
-    group: str = ""
-    """The group, or the scope that has to approve."""
-    by: str = ""
-    """Who approved."""
-    time: datetime | None = None
-    """When the condition was met."""
-    until: datetime | None = None
-    """When the wait ends at the latest."""
-    text: str = ""
 
 
 class Explanation(NamedTuple):
@@ -78,28 +60,9 @@ def explain(
 
 
 def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
-    windowed = keeps_to_windows(operation)
     for event in history.events_of(draft, operation):
-        yield _approval(event)
-        for other in coupled_deletions(draft, event):
-            text = f"deletions of a scale set wait for each other: {', '.join(other.resources)}"
-            yield Wait("deletion", other.approved_at is not None, until=other.not_before, text=text)
-        windows = draft.fleet.group(event.group).windows
-        if windowed and windows and event.approved_at is None:
-            closes = closes_at(windows, event.not_before)
-            until = f", which closes at {format_time(closes)}" if closes is not None else ""
-            text = "; ".join(map(format_window, windows)) + until
-            yield Wait("window", done=False, group=event.group, until=event.not_before, text=text)
-    if operation.holds_until is not None:
-        text = "maintenance window of a group that gets no notice"
-        yield Wait("window", done=False, until=operation.holds_until, text=text)
-
-
-def _approval(event: Event) -> Wait:
-    if event.approved_at is not None:
-        return Wait("approval", done=True, group=event.scope, by=event.approved_by or "", time=event.approved_at)
-    until = event.not_before if EVENT_TYPES[event.type].starts else None
-    return Wait("approval", done=False, group=event.scope, until=until)
+        yield from waits_of_event(draft, operation, event)
+    yield from waits_without_notice(operation)
 
 
 def _before_end(

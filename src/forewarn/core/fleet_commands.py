@@ -8,8 +8,9 @@ from forewarn.core import history, placement
 from forewarn.core.fleet import SPOT, TERMINATE_NOTICE_KINDS, FleetChange, GroupKind, HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.placement import can_share_host
-from forewarn.core.progress import advance, coupled_deletions
+from forewarn.core.progress import advance
 from forewarn.core.state import HistoryEntry
+from forewarn.core.waits import coupled_deletions
 from forewarn.errors import DestinationConflict, NoTerminateNotice, NotScaleSet, SpotTerminateNotice, VMHasLiveEvent
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.fleet import HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.rollouts import RolloutStatus
-from forewarn.core.state import HistoryEntry
+from forewarn.core.state import HistoryEntry, HistorySnapshot
+from forewarn.core.waits import open_waits
 from forewarn.errors import UnknownEvent, UnknownResource, nearest
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ def find_operation(draft: Draft, operation_id: str) -> Operation:
 
 
 def record_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, reason: str = "") -> None:
-    """Add a row about an event to history."""
+    """Add a row about an event to history. `event`: as it is now."""
+    operation = find_operation(draft, event.operation)
     draft.record(
         HistoryEntry(
             time=now,
@@ -134,18 +136,34 @@ def record_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, 
             by=by,
             group=event.group,
             event=event.id,
-            operation=event.operation,
+            operation=operation.id,
             vms=event.resources,
             reason=reason,
-            host=operation.host if (operation := draft.operation(event.operation)) is not None else "",
+            host=operation.host,
+            type=event.type,
+            cause=operation.cause,
+            snapshot=HistorySnapshot.of(event),
+            waits=open_waits(draft, operation, event),
         )
     )
 
 
 def record_operation(draft: Draft, now: datetime, kind: str, by: str, operation: Operation, reason: str = "") -> None:
     """Add a row about a whole operation to history."""
-    entry = HistoryEntry(time=now, kind=kind, by=by, operation=operation.id, vms=operation.vms, reason=reason)
-    draft.record(entry._replace(host=operation.host))
+    draft.record(operation_entry(now, kind, by, operation)._replace(vms=operation.vms, reason=reason))
+
+
+def operation_entry(now: datetime, kind: str, by: str, operation: Operation) -> HistoryEntry:
+    """Return a row about an operation, without its VMs."""
+    return HistoryEntry(
+        time=now,
+        kind=kind,
+        by=by,
+        operation=operation.id,
+        host=operation.host,
+        type=operation.type,
+        cause=operation.cause,
+    )
 
 
 def end(
@@ -164,8 +182,9 @@ def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, re
     """Complete the events that have started, and cancel the others. They leave their documents."""
     for event in events:
         started = event.status is EventStatus.STARTED
-        draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
-        record_event(draft, now, "completed" if started else "cancelled", by, event, reason)
+        ended = step(event, Trigger.FINISH if started else Trigger.CANCEL, now)
+        draft.put_event(ended)
+        record_event(draft, now, "completed" if started else "cancelled", by, ended, reason)
 
 
 def cancel(draft: Draft, now: datetime, operation: Operation, by: str, reason: str = "") -> Operation:

@@ -169,10 +169,8 @@ def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, ope
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
             reason = f"{host}: no host in service can take {name}"
-            note = HistoryEntry(
-                now, "spare-host-added", history.ENGINE, operation=operation.id, vms=(name,), reason=reason, host=host
-            )
-            draft.record(note)
+            entry = history.operation_entry(now, "spare-host-added", history.ENGINE, operation)
+            draft.record(entry._replace(vms=(name,), reason=reason, host=host))
         if host is not None:
             operation = operation._replace(moves=(*operation.moves, (name, host)))
             draft.put_operation(operation)  # now, because the choice for the next VM depends on it

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from forewarn.core import history, placement
 from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.event_types import Verb
-from forewarn.core.events import Event, EventStatus, Trigger, due, may_start, step
+from forewarn.core.events import Event, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, CauseTarget, Health, Operation, OperationStatus
 from forewarn.core.rollouts import skip_reason
+from forewarn.core.waits import TERMINATE, coupled_deletions, keeps_to_windows
 from forewarn.core.windows import is_open, next_common
 from forewarn.errors import WrongOperationStatus
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft, ServiceState
 
-TERMINATE = "Terminate"
 WINDOW_RECHECK = timedelta(days=1)
 """How long to wait before checking windows again that do not overlap."""
 
@@ -63,17 +63,6 @@ def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
     return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 
-def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
-    """Return the other deletions of the scope that have not started."""
-    if event.type != TERMINATE:
-        return []
-    return [
-        other
-        for other in draft.events_of(event.scope)
-        if other.type == TERMINATE and other.status is EventStatus.SCHEDULED and other.id != event.id
-    ]
-
-
 def _start_waiting_deletions(draft: Draft, now: datetime, limits: OperatorLimits, started: list[Event]) -> None:
     """Start approved deletions that waited for a deletion without approval, which has started at its NotBefore."""
     for event in started:
@@ -84,10 +73,6 @@ def _start_waiting_deletions(draft: Draft, now: datetime, limits: OperatorLimits
 
 
 # --- Windows ----------------------------------------------------------------------------------------
-
-
-def keeps_to_windows(operation: Operation) -> bool:
-    return CAUSES[operation.cause].routine and "windows" not in operation.request.overrides
 
 
 def _windowed(draft: Draft, operation: Operation) -> list[str]:
@@ -121,19 +106,21 @@ def postpone_operation(
     draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, reason: str
 ) -> Operation:
     """Postpone an operation: all its events that are not approved get the same NotBefore."""
-    moved_any = False
-    for event in history.events_of(draft, operation):
+    events = history.events_of(draft, operation)
+    moved: list[tuple[Event, str]] = []
+    for event in events:
         after = step(event, Trigger.POSTPONE, now, until=until) if event.approved_at is None else event
         if after is not event:
-            moved_any = True
             draft.put_event(after)
-            moved = f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"
-            history.record_event(draft, now, "postponed", by, after, f"{moved}: {reason}" if reason else moved)
-    notified = {event.scope for event in history.events_of(draft, operation)}
+            moved.append((after, f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"))
+    notified = {event.scope for event in events}
     # Without an event that carries the time, the operation must.
-    if not moved_any or any(scope not in notified for scope in _windowed(draft, operation)):
+    if not moved or any(scope not in notified for scope in _windowed(draft, operation)):
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
         draft.put_operation(operation)
+    # Last, because each row contains what its event waits for now.
+    for event, text in moved:
+        history.record_event(draft, now, "postponed", by, event, f"{text}: {reason}" if reason else text)
     return operation
 
 
@@ -161,8 +148,9 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
         executed_at=None if operation.verb else now,
     )
     for event in events:
-        draft.put_event(step(event, Trigger.START, now))
-        history.record_event(draft, now, "started", history.ENGINE, event, _start_reason(event, now))
+        after = step(event, Trigger.START, now)
+        draft.put_event(after)
+        history.record_event(draft, now, "started", history.ENGINE, after, _start_reason(event, now))
     draft.put_operation(operation)
     return operation
 

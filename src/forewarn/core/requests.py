@@ -24,8 +24,8 @@ from forewarn.core.operations import (
     format_interruption,
 )
 from forewarn.core.placement import has_destination
-from forewarn.core.progress import TERMINATE, advance, keeps_to_windows
-from forewarn.core.state import HistoryEntry
+from forewarn.core.progress import advance
+from forewarn.core.waits import TERMINATE, keeps_to_windows
 from forewarn.core.windows import next_common
 from forewarn.errors import (
     BadOption,
@@ -351,11 +351,14 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: C
     history.record_operation(draft, now, "requested", by, operation, _describe(limits, operation))
     for scope, reason in not_notified.items():
         group = draft.fleet.group_of(scope).name
-        entry = HistoryEntry(now, "not-notified", history.ENGINE, group=group, operation=operation.id, reason=reason)
-        draft.record(entry._replace(vms=tuple(of_scope[scope]), host=operation.host))
+        entry = history.operation_entry(now, "not-notified", history.ENGINE, operation)
+        draft.record(entry._replace(group=group, vms=tuple(of_scope[scope]), reason=reason))
+    # First, because the row of each event contains what the whole operation waits for.
+    draft.put_operation(operation)
+    for event in events:
+        draft.put_event(event)
     for event in events:
         _notify(draft, now, by, operation, event)
-    draft.put_operation(operation)
     advance(draft, now, limits, operation.id)
     return draft.changes.operations[operation.id]
 
@@ -365,8 +368,8 @@ def _notify(draft: Draft, now: datetime, by: str, operation: Operation, event: E
     value = CAUSES[operation.cause].auto_approve
     if value and value in draft.fleet.group(event.group).auto_approve:
         event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
+        draft.put_event(event)
         history.record_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
-    draft.put_event(event)
 
 
 def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, scope: str) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.events import Document
+from forewarn.core.events import Document, Event, EventStatus, Source
 from forewarn.core.fleet import Fleet
+from forewarn.core.waits import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from forewarn.core.access import StoredResponse, Token
-    from forewarn.core.events import Event
     from forewarn.core.fleet import FleetChange
     from forewarn.core.operations import Operation
     from forewarn.core.placement import HostSelector
@@ -38,6 +39,29 @@ class EndedEvent(NamedTuple):
     ended_at: datetime
 
 
+class HistorySnapshot(NamedTuple):
+    """An event as it was when a history row was written: the fields that the row does not have itself."""
+
+    scope: str
+    status: EventStatus
+    not_before: datetime
+    description: str
+    source: Source
+    duration: timedelta | None
+    created_at: datetime
+    approved_at: datetime | None = None
+    approved_by: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @classmethod
+    def of(cls, event: Event) -> HistorySnapshot:
+        return cls._make(_SNAPSHOT_FIELDS(event))
+
+
+_SNAPSHOT_FIELDS = attrgetter(*HistorySnapshot._fields)
+
+
 class HistoryEntry(NamedTuple):
     """A row of history: what happened, when, to whom, by whom, and the reason."""
 
@@ -52,6 +76,28 @@ class HistoryEntry(NamedTuple):
     reason: str = ""
     host: str = ""
     """The host that the row is about, if there is one."""
+    type: str = ""
+    """The event type of its operation."""
+    cause: str = ""
+    """The cause of its operation."""
+    snapshot: HistorySnapshot | None = None
+    """None: the row is about no event, or an earlier release wrote it."""
+    waits: tuple[Wait, ...] = ()
+    """What the start of the event waited for when the row was written."""
+
+    @property
+    def event_then(self) -> Event | None:
+        """The event as it was when the row was written."""
+        if self.snapshot is None:
+            return None
+        return Event(
+            id=self.event,
+            operation=self.operation,
+            group=self.group,
+            type=self.type,
+            resources=self.vms,
+            **self.snapshot._asdict(),
+        )
 
 
 @dataclass(slots=True)

@@ -105,9 +105,10 @@ class Feed:
         after: int | None,
         is_authorized: Callable[[], bool] = lambda: True,
         *,
+        event_type: str = "",
         tenant: bool = False,
     ) -> FeedSubscriber:
-        """Return a reader for rows of these groups and kinds (empty: all), after a row.
+        """Return a reader for rows of these groups and kinds and of this event type (empty: all), after a row.
 
         `after`: None for new rows only, 0 for all stored rows. An expired row is an error: rows would be missing. The
         reader ends when `is_authorized` returns False.
@@ -117,7 +118,7 @@ class Feed:
         if len(self.readers) >= MAX_READERS:
             raise TooManyFeedClients(maximum=MAX_READERS)
         position = await self._position(after)
-        return FeedSubscriber(self, groups, kinds, position, is_authorized, tenant=tenant)
+        return FeedSubscriber(self, groups, kinds, event_type, position, is_authorized, tenant=tenant)
 
     async def _position(self, after: int | None) -> int:
         newest = self.records.newest
@@ -174,6 +175,7 @@ class FeedSubscriber:
         feed: Feed,
         groups: frozenset[str],
         kinds: frozenset[str],
+        event_type: str,
         position: int,
         is_authorized: Callable[[], bool],
         *,
@@ -183,6 +185,7 @@ class FeedSubscriber:
         self._tenant = tenant
         self._groups = groups
         self._kinds = kinds
+        self._event_type = event_type
         self._position = position
         """All matching rows up to this sequence were sent."""
         self._is_authorized = is_authorized
@@ -221,7 +224,11 @@ class FeedSubscriber:
             self._position = entries[-1].sequence
 
     def _matches(self, entry: HistoryEntry) -> bool:
-        return (not self._groups or entry.group in self._groups) and (not self._kinds or entry.kind in self._kinds)
+        return (
+            (not self._groups or entry.group in self._groups)
+            and (not self._kinds or entry.kind in self._kinds)
+            and (not self._event_type or entry.type == self._event_type)
+        )
 
     async def _wait(self) -> bool:
         """Wait for new rows. Returns False after `keep_alive_seconds`."""
@@ -250,7 +257,12 @@ class FeedSubscriber:
     async def _read_page(self) -> list[HistoryEntry]:
         begin, end = self._position, min(self._position + PAGE_ROWS, self._feed.records.newest)
         filters = HistoryFilter(
-            groups=tuple(self._groups), kinds=tuple(self._kinds), after=begin, before=end + 1, limit=PAGE_ROWS
+            groups=tuple(self._groups),
+            kinds=tuple(self._kinds),
+            type=self._event_type,
+            after=begin,
+            before=end + 1,
+            limit=PAGE_ROWS,
         )
         try:
             page = await self._feed.records.history(filters)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from forewarn.core.durations import to_text
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.operations import CAUSES
+from forewarn.core.waits import Wait
+from forewarn.delivery.event_shapes import HistorySnapshotShape, Shape, Time, choice, snapshot_of
 
 if TYPE_CHECKING:
     from forewarn.core.state import HistoryEntry
 
 
-class HistoryEntryShape(Struct, forbid_unknown_fields=True):
+class HistoryEntryShape(Shape):
     """A row of history."""
 
     sequence: Annotated[int, Meta(ge=0)]
-    time: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+    time: Time
     kind: str
     by: str
     group: str | None
@@ -24,7 +28,10 @@ class HistoryEntryShape(Struct, forbid_unknown_fields=True):
     operation: str | None
     host: str | None
     vms: list[str]
+    type: Annotated[str, choice(*EVENT_TYPES)] | None
+    cause: Annotated[str, choice(*CAUSES)] | None
     reason: str | None
+    snapshot: HistorySnapshotShape | None
 
     @classmethod
     def of(cls, entry: HistoryEntry) -> Self:
@@ -38,7 +45,10 @@ class HistoryEntryShape(Struct, forbid_unknown_fields=True):
             operation=entry.operation or None,
             host=entry.host or None,
             vms=list(entry.vms),
+            type=entry.type or None,
+            cause=entry.cause or None,
             reason=entry.reason or None,
+            snapshot=snapshot_of(entry),
         )
 
 
@@ -47,5 +57,14 @@ _REASONS_FOR_TENANTS = frozenset(("scheduled", "approved", "started", "enabled",
 
 
 def as_tenants_see(entry: HistoryEntry) -> HistoryEntry:
-    """Return the entry without its host, and without a reason that may concern other groups."""
-    return entry._replace(host="", reason=entry.reason if entry.kind in _REASONS_FOR_TENANTS else "")
+    """Return the entry without its host, and without a reason or a wait that may concern other groups."""
+    return entry._replace(
+        host="",
+        reason=entry.reason if entry.kind in _REASONS_FOR_TENANTS else "",
+        waits=tuple(dict.fromkeys(wait if wait.group == entry.group else _generic(wait) for wait in entry.waits)),
+    )
+
+
+def _generic(wait: Wait) -> Wait:
+    """Return a wait without what it says about other groups."""
+    return Wait(wait.kind, wait.done, until=wait.until)

@@ -15,13 +15,16 @@ from hashlib import sha256
 from sys import intern
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
+import msgspec
+
 from forewarn.core.access import StoredResponse, Token
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.events import Event
 from forewarn.core.fleet import VM, Group, Host
 from forewarn.core.operations import CauseRequest, Operation
 from forewarn.core.rollouts import Rollout, RolloutSettings
-from forewarn.core.state import Delivery, HistoryEntry
+from forewarn.core.state import Delivery, HistoryEntry, HistorySnapshot
+from forewarn.core.waits import Wait
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import Window, format_window, parse_window
 
@@ -104,6 +107,41 @@ class JsonObject(Generic[V]):
 _REQUEST, _SETTINGS = JsonObject(CauseRequest("")), JsonObject(RolloutSettings())
 
 
+class FastJsonObject(Generic[V]):
+    """Stores a value as JSON, without the fields that have their default. Values of history rows use it.
+
+    Unlike `JsonObject` it uses msgspec, which is ten times faster: each approval writes two snapshots.
+    """
+
+    def __init__(self, kind: type[V]) -> None:
+        self._make: Callable[..., V] = kind
+        defaults = kind._field_defaults  # type: ignore[attr-defined]  # a NamedTuple
+        fields = [
+            (name, hint, defaults[name]) if name in defaults else (name, hint)
+            for name, hint in get_type_hints(kind).items()
+        ]
+        self._struct = msgspec.defstruct(kind.__name__, fields, omit_defaults=True)
+        self._decoder = msgspec.json.Decoder(self._struct)
+        self._list_decoder = msgspec.json.Decoder(list[self._struct])  # type: ignore[name-defined]
+
+    def write(self, value: Any) -> str | None:
+        return None if value is None else msgspec.json.encode(self._struct(*value)).decode()
+
+    def read(self, text: str | None) -> V | None:
+        return None if text is None else self._make(*msgspec.structs.astuple(self._decoder.decode(text)))
+
+    def write_many(self, values: tuple[Any, ...]) -> str:
+        return msgspec.json.encode([self._struct(*value) for value in values]).decode() if values else _EMPTY
+
+    def read_many(self, text: str) -> tuple[V, ...]:
+        if text == _EMPTY:
+            return ()
+        return tuple(self._make(*msgspec.structs.astuple(found)) for found in self._list_decoder.decode(text))
+
+
+_SNAPSHOT, _WAIT = FastJsonObject(HistorySnapshot), FastJsonObject(Wait)
+
+
 # --- Columns --------------------------------------------------------------------------------------
 
 _EMPTY = "[]"
@@ -148,6 +186,8 @@ _IN_COLUMNS = {
     # Cached, because operations that are created together have the same request.
     CauseRequest: Codec(lru_cache(256)(_REQUEST.write), _REQUEST.read),
     RolloutSettings: Codec(_SETTINGS.write, _SETTINGS.read),
+    HistorySnapshot | None: Codec(_SNAPSHOT.write, _SNAPSHOT.read),
+    tuple[Wait, ...]: Codec(_WAIT.write_many, _WAIT.read_many),
 }
 
 _RENAMED = {"group": "group_name", "duration": "duration_seconds", "terminate_notice": "terminate_notice_seconds"}

@@ -122,10 +122,10 @@ AND (host = :host OR EXISTS (
 ))
 
 -- name: history_type
-AND EXISTS (SELECT 1 FROM operation WHERE operation.id = history.operation AND json_extract(request, '$.type') = :type)
+AND type = :type
 
 -- name: history_cause
-AND EXISTS (SELECT 1 FROM operation WHERE operation.id = history.operation AND cause = :cause)
+AND cause = :cause
 
 -- name: history_by
 AND by = :by
