@@ -54,6 +54,7 @@ times = st.integers(0, 10**9).map(lambda number: START + timedelta(microseconds=
 texts = st.sampled_from(["", *NAMES])
 snapshots = st.builds(
     HistorySnapshot,
+    texts,
     st.sampled_from(EventStatus),
     times,
     texts,
@@ -66,6 +67,7 @@ waits = st.builds(
     Wait,
     st.sampled_from(["approval", "window", "deletion"]),
     st.booleans(),
+    texts,
     texts,
     texts,
     *(st.none() | times, st.none() | times, texts),

@@ -14,7 +14,7 @@ from forewarn.errors import BadDuration
 MIN_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].min_notice
 MAX_TERMINATE_NOTICE = timedelta(minutes=15)
 OS_IMAGE_NOTICE = timedelta(minutes=15)
-"""The only notice of OS image changes that Azure allows (contract, 4.61)."""
+"""The only notice of OS image changes that Azure allows (contract, 4.52)."""
 
 
 def parse_terminate_notice(text: str) -> timedelta:
