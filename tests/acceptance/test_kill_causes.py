@@ -60,9 +60,10 @@ CASES = (
     Case("migration", "live-migration", "elsewhere", 2),
     Case("degraded", "degraded-hardware", "elsewhere", host="degraded"),
     Case("failure", "hardware-failure", "elsewhere", host="failed"),
-    Case("failed", "hardware-failure", "same", type="Reboot", host="failed"),
+    Case("failed", "hardware-failure", "elsewhere", type="Redeploy", host="failed"),
     Case("repair", "emergency-repair", "same"),
     Case("eviction", "eviction", "deallocated", 1, priority="spot"),
+    Case("evicted", "eviction", "gone", 1, kind="scale-set", priority="spot"),
     Case("advice", "rebalance", "deallocated", 1, priority="spot"),
     Case("reimage", "reimage", "same", 2, kind="scale-set"),
     Case("images", "image-upgrade", "same", 2, kind="scale-set"),
@@ -98,6 +99,8 @@ def part_of_fleet(number: int, name: str, case: Case) -> str:
     first = {"count": 3, "hosts": [hosts[0], hosts[0], hosts[1]], "addresses": f"127.1.{number}.1-127.1.{number}.3"}
     fourth = {"first": 3, "count": 1, "hosts": hosts[2:], "update_domain": 0, "fault_domain": 0}
     policy = {"terminate_notice": "PT10M", "os_image_notice": "PT15M"} if case.kind == "scale-set" else {}
+    if policy and case.priority == "spot":
+        policy = {"eviction_policy": "delete"}
     parts = [table("group", name=name, kind=case.kind, update_domains=2, **policy), table("vm", **vms, **first)]
     parts += [table("host", name=host) for host in hosts]
     parts += [table("vm", **vms, **fourth)] if has_room(name) else []

@@ -17,6 +17,7 @@ from acceptance.causes import VIRTUAL_TIME, act_on_event, advance_to, events, ge
 from acceptance.test_kill import Witness
 from acceptance.test_kill_causes import Program, Stage, check_once, seen, table
 from depth import amount
+from forewarn.core.event_types import Verb
 from forewarn.core.operations import CAUSES, CauseTarget
 
 if TYPE_CHECKING:
@@ -304,12 +305,16 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
 KILLS = amount(10, 3)
 RACKS = [f"rack-{number}" for number in range(6)]
 HIT = [f"hit_{number}" for number in range(40)]
+DELETED = [f"set_{number}" for number in range(20)]
 ROLLOUT = {"hosts": ["rack-*"], "max_unavailable": 3, "pause": "5m", "health_timeout": "10h"}
-LISTENERS = {"127.4.0.1": "hit", "127.4.0.2": "seer"}
+LISTENERS = {"127.4.0.1": "hit", "127.4.0.2": "seer", "127.4.0.3": "set"}
 REAL_FLEET = "".join(
     (
         *(table("host", name=rack) for rack in RACKS),
-        table("group", name="hit", kind="scale-set", terminate_notice="PT5M", update_domains=5),
+        table("group", name="hit", kind="scale-set", eviction_policy="delete", update_domains=5),
+        table("group", name="set", kind="scale-set", terminate_notice="PT5M", update_domains=5),
+        table("vm", group="set", count=len(DELETED), hosts=RACKS[:5]),
+        table("vm", group="set", first=len(DELETED), count=1, hosts=RACKS[:1], addresses="127.4.0.3"),
         table("vm", group="hit", count=len(HIT), hosts=RACKS[:5], priority="spot"),
         table("vm", group="hit", first=len(HIT), count=1, hosts=RACKS[:1], addresses="127.4.0.1"),
         table("vm", name="seer", host=RACKS[5], address="127.4.0.2"),
@@ -338,8 +343,9 @@ def ask_for_anything(service: ServiceProcess, witness: Witness, rng: random.Rand
     if rng.random() < 0.1:
         service.control("POST", "/v1/rollouts", ROLLOUT)
     at_host = CAUSES[cause].target in (CauseTarget.HOST, CauseTarget.TENANTS)
-    target = {"host": rng.choice(RACKS)} if at_host else {"vms": [rng.choice(HIT)]}
-    notice = {"notice": "10m"} if cause == "degraded-hardware" else {}
+    names = DELETED if CAUSES[cause].verb is Verb.DELETE else HIT
+    target = {"host": rng.choice(RACKS)} if at_host else {"vms": [rng.choice(names)]}
+    notice = {"notice": "15m"} if cause == "degraded-hardware" else {}
     answer = service.control("POST", "/v1/operations", {"cause": cause, **target, **notice})
     assert answer.status in (201, 404, 409), answer  # it was deleted, or does not run, or runs
     for operation in answer.json()["operations"] if answer.status == 201 else ():

@@ -20,18 +20,14 @@ if TYPE_CHECKING:
     from forewarn.testing import ServiceProcess
     from webhook_receiver import ReceivedRequest
 
-FLEET = """
-[[vm]]
-name = "a"
-address = "127.0.0.1"
-[[vm]]
-name = "b"
-address = "127.0.0.2"
-[[vm]]
-name = "c"
-address = "127.0.0.3"
-"""
 VMS = ("a", "b", "c")
+# Each VM is restarted once, so every group has many.
+FLEET = "".join(
+    f'[[group]]\nname = "{name}"\nkind = "availability-set"\n'
+    f'[[vm]]\nname = "{name}"\ngroup = "{name}"\naddress = "127.0.0.{number}"\n'
+    f'[[vm]]\nname = "{name}-{{n}}"\ngroup = "{name}"\ncount = 100\n'
+    for number, name in enumerate(VMS, 1)
+)
 ROUNDS = amount(12, 3)
 MOST_IN_DOUBT = 8
 OPTIONS = (
@@ -85,7 +81,8 @@ def test_every_row_arrives_once_and_in_order(
     operations: list[str] = []
     for _ in range(ROUNDS):
         receiver.respond = moody(luck)
-        operations += [service.request_operation("restart", luck.choice(VMS))["id"] for _ in range(luck.randint(1, 6))]
+        chosen = [f"{luck.choice(VMS)}-{len(operations) + number}" for number in range(luck.randint(1, 6))]
+        operations += [service.request_operation("restart", vm)["id"] for vm in chosen]
         enough = len(receiver.got) + luck.randint(1, 15)
         receiver.until(lambda: len(receiver.got) >= enough or receiver_has_all(service, receiver, operations))  # noqa: B023
         if how == "stop":
@@ -129,8 +126,8 @@ def test_delivery_resumes_after_kills_during_failures(
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
     receiver.respond = lambda _: Reply(503)
     operations: list[str] = []
-    for _ in range(5):
-        operations += [service.request_operation("restart", vm)["id"] for vm in VMS]
+    for number in range(5):
+        operations += [service.request_operation("restart", f"{vm}-{number}")["id"] for vm in VMS]
         enough = len(receiver.got) + 2
         receiver.until(lambda: len(receiver.got) >= enough)  # noqa: B023
         service.kill()

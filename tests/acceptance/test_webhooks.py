@@ -153,7 +153,7 @@ def test_a_receiver_that_fails_hangs_redirects_and_recovers(forewarn: Service, r
     other = Receiver()
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
     receiver.respond = lambda got: Reply(503) if got.group == "web" else Reply()
-    operations = [request_one(forewarn, "restart", vm) for vm in ("web-0", "db", "web-0", "db")]
+    operations = [request_one(forewarn, cause, vm) for cause in ("restart", "redeploy") for vm in ("web-0", "db")]
     expected = events(forewarn, operations)
     first = min((number for number, group in expected.items() if group == "web"), key=int)
     receiver.until(lambda: [got.id for got in receiver.got].count(first) > 2)
@@ -216,11 +216,11 @@ def test_a_delivery_during_a_full_disk_is_stored_later_and_not_repeated(
     receiver.wait_until_accepted({first})
     until(lambda: "Cannot write the change" in str(process.control("GET", "/readyz", token="").json()))
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (most, most))
-    second = min(events(process, [process.request_operation("restart", "db")]), key=int)
+    second = min(events(process, [process.request_operation("redeploy", "db")]), key=int)
     receiver.wait_until_accepted({second})
     assert process.stop() == 0
     process.start(*LOCAL)
-    third = min(events(process, [process.request_operation("restart", "db")]), key=int)
+    third = min(events(process, [process.request_operation("live-migration", "db")]), key=int)
     receiver.wait_until_accepted({third})
     assert [got.id for got in receiver.got] == [first, second, third]
 

@@ -25,6 +25,9 @@ kind = "availability-set"
 name = "web-0"
 group = "web"
 address = "127.0.0.1"
+[[vm]]
+name = "web-1"
+group = "web"
 """
 V = "/metadata/scheduledevents?api-version="
 
@@ -52,7 +55,7 @@ def test_events_and_requests_are_counted(make_service: MakeService) -> None:
     service.request(target="/metadata/ScheduledEvents/?api-version=2019-08-01")
     service.request(headers={})
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
-    other = service.request_operation("restart", "web-0")["events"][0]["id"]
+    other = service.request_operation("restart", "web-1")["events"][0]["id"]
     service.advance("5m")
     service.approve(event)
     service.approve("nothing")

@@ -45,7 +45,7 @@ def test_the_same_poll_again_and_again_sees_each_change_at_once(make_service: Ca
         assert [poll() for _ in range(3)] == [(0, [])] * 3
         event = service.request_operation("restart", "first")["events"][0]["id"]
         assert [poll() for _ in range(3)] == [(1, ["Scheduled"])] * 3
-        service.request_operation("restart", "first")
+        service.request_operation("redeploy", "first")
         assert [poll() for _ in range(3)] == [(2, ["Scheduled"] * 2)] * 3
         assert service.approve(event).status == 200
         assert [poll() for _ in range(3)] == [(3, ["Started", "Scheduled"])] * 3

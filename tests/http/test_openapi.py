@@ -31,7 +31,7 @@ kind = "availability-set"
 [[group]]
 name = "pool"
 kind = "scale-set"
-terminate_notice = "PT5M"
+eviction_policy = "delete"
 [[host]]
 name = "host-a"
 [[host]]

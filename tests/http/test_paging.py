@@ -104,7 +104,7 @@ def test_changes_between_pages_do_not_move_other_items(service: Service, live: b
         found += [event["id"] for event in seen]
     # What the cursor points at.
     assert service.control("POST", f"/v1/events/{seen[-1]['id']}/cancel").status == 200
-    service.request_operation("restart", "vm-0")
+    service.request_operation("redeploy", "vm-0" if live else "vm-1")
     found += [event["id"] for page in reading for event in page]
     stayed = [event["id"] for event in before]
     assert [event_id for event_id in found if event_id in stayed] == stayed

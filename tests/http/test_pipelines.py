@@ -167,10 +167,10 @@ def test_a_client_that_never_reads_does_not_grow_the_service(service: ServicePro
 
 
 def test_large_documents_left_unread_do_not_grow_the_service(make_service: Callable[..., ServiceProcess]) -> None:
-    service = make_service("--clock", "virtual")
+    fleet = '[[group]]\nname = "vm"\nkind = "scale-set"\n[[vm]]\ngroup = "vm"\ncount = 100\naddresses = "127.0.0.1"\n'
+    service = make_service("--clock", "virtual", fleet=fleet)
     service.document()
-    name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
-    for _ in range(100):
-        service.request_operation("restart", name)
+    for number in range(100):
+        service.request_operation("restart", f"vm_{number}")
     short = b"GET /metadata/scheduledevents?api-version=2017-03-01 HTTP/1.1\r\n\r\n"
     test_a_client_that_never_reads_does_not_grow_the_service(service, short)
