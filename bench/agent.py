@@ -68,7 +68,7 @@ def measure(context: Context) -> Outcome:
 
 
 def _measure_idle(context: Context, service: Service, programs: dict[str, list[str]]) -> dict[str, dict[str, float]]:
-    far_operation = _request_restart(service, notice="2h")
+    far_operation = _request(service, "redeploy", notice="2h")
     running = {name: _start_agent(context, service, program, name) for name, program in programs.items()}
     url = f"http://{service.metadata[0]}:{service.metadata[1]}{DOCUMENT}"
     log = service.folder / "curl.log"
@@ -117,7 +117,8 @@ def _resident_bytes(process: subprocess.Popen[bytes]) -> int:
 def _measure_reaction(context: Context, service: Service, program: list[str], *, long_poll: bool) -> list[float]:
     """Return the milliseconds from the request for a restart until the program of the handler runs."""
     name = "long-poll" if long_poll else "polling"
-    far_operation = None if long_poll else _request_restart(service, notice="2h")
+    # Not a restart: a VM can have only one at a time.
+    far_operation = None if long_poll else _request(service, "redeploy", notice="2h")
     far_events = 0 if long_poll else 1
     pipe = service.folder / f"{name}.pipe"
     os.mkfifo(pipe)
@@ -129,7 +130,7 @@ def _measure_reaction(context: Context, service: Service, program: list[str], *,
             # Requests must not arrive at the same phase of the polling interval every time.
             time.sleep(0.37 * (number % 3) + 0.2)
             started = time.perf_counter()
-            operation = _request_restart(service)
+            operation = _request(service, "restart")
             _wait_for_byte(descriptor)
             times_ms.append((time.perf_counter() - started) * 1000)
             _cancel(service, operation)
@@ -215,10 +216,10 @@ def _wait_for_status(service: Service, name: str, condition: Callable[[dict[str,
     raise RuntimeError(f"The agent did not reach the expected status within {TIMEOUT_SECONDS} s: {log}")
 
 
-def _request_restart(service: Service, **options: str) -> str:
-    """Schedule a restart. Return the id of the operation."""
+def _request(service: Service, cause: str, **options: str) -> str:
+    """Request an operation on the poller. Return its id."""
     with closing(service.control()) as control:
-        response = control.call("POST", "/v1/operations", {"cause": "restart", "vms": [POLLER], **options})
+        response = control.call("POST", "/v1/operations", {"cause": cause, "vms": [POLLER], **options})
     return str(response["operations"][0]["id"])
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.processes import LOAD_CORE, SERVER_CORE
 from bench.report import Outcome, Row, at_least, spread
-from bench.service import POLLER, Service, fleet_text
+from bench.service import POLLER, Service
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,35 +62,47 @@ def _round(context: Context, service: Service, number: int) -> dict[str, Any]:
 
 
 def _fleet() -> str:
-    vms = (f'\n[[vm]]\nname = "client-{number}"\naddress = "{_address(number)}"\n' for number in range(CLIENTS))
-    return fleet_text(1) + "".join(vms)
+    """Return a fleet with a group for each client. Its first VM is the client."""
+    groups = [_group(POLLER, "127.0.0.1", APPROVALS_OF_ONE_CLIENT)]
+    groups += [_group(f"client-{number}", _address(number), APPROVALS_PER_CLIENT) for number in range(CLIENTS)]
+    return "".join(groups)
+
+
+def _group(name: str, address: str, vms: int) -> str:
+    client = f'[[vm]]\nname = "{name}-0"\ngroup = "{name}"\naddress = "{address}"\n'
+    others = f'[[vm]]\nname = "{name}-{{n}}"\ngroup = "{name}"\nfirst = 1\ncount = {vms - 1}\n'
+    return f'[[group]]\nname = "{name}"\nkind = "availability-set"\n{client}{others}'
 
 
 def _address(number: int) -> str:
     return f"127.0.1.{number + 1}"
 
 
-def _create_events(service: Service, vms: Sequence[str]) -> dict[str, list[str]]:
-    """Schedule one restart for each name. Several connections let the service commit many of them together."""
+def _create_events(service: Service, groups: Sequence[str], vms: int) -> dict[str, list[str]]:
+    """Schedule a restart of each VM of the groups: a VM can have only one. Return the events of each group.
 
-    def create(names: Sequence[str]) -> list[tuple[str, str]]:
+    Several connections let the service commit many of them together.
+    """
+
+    def create(targets: Sequence[tuple[str, int]]) -> list[tuple[str, str]]:
         with closing(service.control()) as control:
-            return [(name, control.restart(name)) for name in names]
+            return [(group, control.restart(f"{group}-{number}")) for group, number in targets]
 
-    events: dict[str, list[str]] = {name: [] for name in vms}
+    targets = [(group, number) for number in range(vms) for group in groups]
+    events: dict[str, list[str]] = {group: [] for group in groups}
     with ThreadPoolExecutor(CONTROL_CONNECTIONS) as pool:
-        for part in pool.map(create, (vms[start::CONTROL_CONNECTIONS] for start in range(CONTROL_CONNECTIONS))):
-            for name, event_id in part:
-                events[name].append(event_id)
+        for part in pool.map(create, (targets[start::CONTROL_CONNECTIONS] for start in range(CONTROL_CONNECTIONS))):
+            for group, event_id in part:
+                events[group].append(event_id)
     return events
 
 
 def _plan_for_one(service: Service) -> Plan:
-    return [("127.0.0.1", _create_events(service, [POLLER] * APPROVALS_OF_ONE_CLIENT)[POLLER])]
+    return [("127.0.0.1", _create_events(service, [POLLER], APPROVALS_OF_ONE_CLIENT)[POLLER])]
 
 
 def _plan_for_many(service: Service) -> Plan:
-    events = _create_events(service, [f"client-{number}" for number in range(CLIENTS)] * APPROVALS_PER_CLIENT)
+    events = _create_events(service, [f"client-{number}" for number in range(CLIENTS)], APPROVALS_PER_CLIENT)
     return [(_address(number), events[f"client-{number}"]) for number in range(CLIENTS)]
 
 
