@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def test_only_the_vm_itself_reads_its_data(make_service: Callable[..., ServicePr
         assert b"SECRET" not in body
         assert b64encode(b"SECRET-") not in body
     command = service.cli("vm", "show", "web-0")
-    assert "user data       yes" in command.stdout
+    assert re.search(r"^user data +yes$", command.stdout, re.MULTILINE)
     assert "SECRET" not in command.stdout + rejected.stdout + rejected.stderr
     assert service.stop() == 0
     assert "SECRET" not in service.output

@@ -183,8 +183,8 @@ def seen(service: ServiceProcess, speakers: dict[str, str]) -> dict[str, Any]:
     """All that anybody can see, and all that was written."""
     found = {path: get(service, path)[path] for path in ("vms", "hosts", "groups")}
     found |= {path: get(service, f"{path}?all=true")[path] for path in ("operations", "events", "rollouts")}
-    for vm in found["vms"]:
-        del vm["last_seen_at"]  # it is written within a minute, not at once
+    for one in (*found["vms"], *(scope for group in found["groups"] for scope in group["scopes"])):
+        del one["last_seen_at"]  # it is written within a minute, not at once
     for host in found["hosts"]:
         host["vms"].sort()
     answers = {name: service.request(target=TARGET, source=address) for name, address in speakers.items()}

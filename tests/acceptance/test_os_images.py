@@ -84,7 +84,7 @@ def test_a_set_with_the_notice_is_notified_for_each_running_vm(forewarn: Service
 def test_the_notice_can_be_turned_off_and_needs_a_scale_set(forewarn: Service) -> None:
     run(forewarn, "group", "policy", "pool", "--os-image-notice", "15m")
     assert get(forewarn, "groups/pool")["os_image_notice"] == "PT15M"
-    run(forewarn, "group", "policy", "pool", "--terminate-notice", "PT5M")
+    run(forewarn, "group", "policy", "pool", "--auto-approve", "reboot")
     assert get(forewarn, "groups/pool")["os_image_notice"] == "PT15M", "the other parts of a policy stay"
     run(forewarn, "group", "policy", "pool", "--os-image-notice", "off")
     assert get(forewarn, "groups/pool")["os_image_notice"] is None

@@ -41,8 +41,8 @@ def test_notices_under_ten_seconds_are_short(speed: float, expected: tuple[str, 
     [
         ("user-reboot", {"Reboot": timedelta(minutes=15)}),
         ("rolling-update", {"Freeze": timedelta(minutes=15)}),
-        ("degraded-hardware", {"Redeploy": timedelta(days=7)}),
-        ("hardware-failure", {"Redeploy": timedelta(0)}),
+        ("degraded-hardware", {"Freeze": timedelta(days=7)}),
+        ("hardware-failure", {"Reboot": timedelta(0)}),
         ("scale-in", {"Terminate": timedelta(minutes=5)}),
     ],
 )

@@ -107,6 +107,7 @@ def test_a_rollout_waits_for_a_host_update_by_hand_and_does_not_request_another(
             "kind": "host",
             "done": False,
             "group": None,
+            "scope": None,
             "by": None,
             "time": None,
             "until": None,

@@ -39,9 +39,10 @@ SEVERAL = 500
 MANY = f"""
 [[group]]
 name = "set"
-kind = "scale-set"
+kind = "availability-set"
 [[vm]]
 group = "set"
+name = "set_{{n}}"
 count = {SEVERAL}
 addresses = "127.0.1.1-127.0.2.{SEVERAL - 255}"
 [[vm]]

@@ -330,8 +330,10 @@ class Fleet:
             vm = self.vms.get(vm_name)
             if vm is not None and getattr(vm, field) == name:
                 names_of(name)[vm_name] = None
+        stays = {(vm.name, getattr(vm, field)) for vm in after}
         for vm in before:
-            names_of(getattr(vm, field)).pop(vm.name, None)
+            if (vm.name, getattr(vm, field)) not in stays:  # otherwise it keeps its place
+                names_of(getattr(vm, field)).pop(vm.name, None)
         for vm in after:
             names_of(getattr(vm, field))[vm.name] = None
         for name in undeclared:
