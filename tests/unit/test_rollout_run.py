@@ -156,7 +156,7 @@ class RolloutMachine(MortalEngine):
         out = [one for one in live if one.request.rollout]
         there = {name for one in out if fleet.has_host(one.host) for name in fleet.on_host(one.host)}
         arrived = {name for name in there if fleet.vms[name].configured_host}  # untold: they have been moved there
-        if self.are_of_two_domains(arrived.union(*(one.vms for one in out))):
+        if self.are_of_two_domains(arrived.union(*(one.vms for one in out)) & fleet.vms.keys()):
             self.problems.append(f"two domains are out: {out}")
         for rollout in self.engine.live_rollouts():
             waits = explain_rollout(self.engine.draft(), rollout).waits
