@@ -237,7 +237,7 @@ class NotScaleSet(Invalid):
 
 
 class NoTerminateNotice(Invalid):
-    message = "{group} is not a scale set or a single VM (its kind is {kind}). Only these can have a terminate notice."
+    message = "{group} is not a scale set or a standalone VM (its kind is {kind}). Only these have a terminate notice."
 
 
 class SpotTerminateNotice(Invalid):

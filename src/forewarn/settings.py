@@ -238,7 +238,7 @@ SECTIONS = {
             "inactivity_timeout",
             "24h",
             "DURATION",
-            "Stop delivering events to a group after this long without a poll.",
+            "Stop delivering events to a scope after this long without a poll.",
             _duration(1),
         ),
     ),
@@ -262,7 +262,7 @@ SECTIONS = {
             "max_pending_user_operations",
             "0",
             "N",
-            "Maximum number of pending operations that users request, per group. 0: no limit.",
+            "Maximum number of pending operations that users request, per scope. 0: no limit.",
             _count(1_000_000),
         ),
         Setting(
@@ -321,7 +321,7 @@ SECTIONS = {
             "first_get_delay",
             "0s",
             "DURATION",
-            "Time by which the response to the first GET of a group is delayed.",
+            "Time by which the response to the first GET of a scope is delayed.",
             parse_duration,
         ),
         Setting(

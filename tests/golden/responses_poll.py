@@ -72,7 +72,7 @@ DOCUMENTS = (
     Row(
         name="first GET",
         mark=OBSERVED,
-        says="The first GET of a group enables the service. The incarnation starts at 0.",
+        says="The first GET of a scope enables the service. The incarnation starts at 0.",
         source=FRESH,
         answer=EMPTY,
         tag=0,

@@ -454,7 +454,7 @@ AREAS: dict[str, tuple[Statement, ...]] = {
             "4.1 4.35",
             UNAPPROVED,
             FAILURE,
-            reading="Operations on a group that has not enabled events create none.",
+            reading="Operations on a scope that has not enabled events create none.",
         ),
     ),
     "Approvals": (

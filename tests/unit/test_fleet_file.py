@@ -624,7 +624,7 @@ WRONG = {
         '[[group]]\nname = "s"\nkind = "availability-set"\nterminate_notice = "PT5M"\n',
         4,
         'group "s".terminate_notice',
-        "Only scale sets and single VMs",
+        "Only scale sets and standalone VMs",
     ),
     "terminate notice of a Spot set": (
         (

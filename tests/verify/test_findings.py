@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.verify.causes import CONSEQUENCES
+from forewarn.verify.consequences import CONSEQUENCES
 from forewarn.verify.runner import CHECKS, CheckResult, explain
 from verify.broken_server import Defect, RunningServer, ServerRequest, ServerResponse, running
 from verify.defects import DEFECTS, respond_instead

@@ -186,7 +186,7 @@ class Approver:
             if work.approved_at:
                 _log.info(
                     "approval_repeated",
-                    "The approved event has not started. Approved it again. Waiting is normal on shared hardware.",
+                    "The approved event has not started. The agent approved it again. This is normal on shared hosts.",
                     **about(work.event),
                 )
             else:

@@ -127,7 +127,7 @@ def policy(
 @click.argument("name")
 @request_image_command
 def reimage(name: str, **options: Any) -> None:
-    """Replace the OS disks of a group: the same image.
+    """Replace the OS disks of a group with the same image.
 
     It affects all running VMs of the group at the same time. Only a scale set with an OS image notice is notified
     first.
@@ -143,7 +143,7 @@ def reimage(name: str, **options: Any) -> None:
 @click.argument("name")
 @request_image_command
 def upgrade_image(name: str, **options: Any) -> None:
-    """Replace the OS disks of a group: the newest image.
+    """Replace the OS disks of a group with the newest image.
 
     It affects all running VMs of the group at the same time. Only a scale set with an OS image notice is notified
     first. For batches, use: forewarn vm upgrade-image

@@ -174,7 +174,7 @@ def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
       forewarn host fail rack-1-a
     """
     if not options["dry_run"]:
-        confirm(f"Declare {name} failed, and restart all VMs on it? This cannot be undone.", yes)
+        confirm(f"Declare {name} failed, and start its VMs on other hosts? This cannot be undone.", yes)
     request_operations({"cause": "hardware-failure", "host": name, "type": outcome}, options)
 
 

@@ -41,8 +41,8 @@ _MAX_TIMEOUT_SECONDS = 600
     default="",
     help="Command that advances the server's clock by $FOREWARN_SECONDS.",
 )
-@click.option("--same-group", metavar="URL", help="Endpoint of another VM in the same group.")
-@click.option("--other-group", metavar="URL", help="Endpoint of a VM in another group.")
+@click.option("--same-group", metavar="URL", help="Endpoint of another VM that shares its document.")
+@click.option("--other-group", metavar="URL", help="Endpoint of a VM with another document.")
 @click.option(
     "--vm-name", metavar="NAME", default="", help="Name of the VM that URL belongs to.  [default: from the server]"
 )

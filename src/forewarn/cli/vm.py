@@ -159,7 +159,7 @@ def redeploy(vms: tuple[str, ...], **options: Any) -> None:
 @several_vms
 @request_image_command
 def reimage(vms: tuple[str, ...], **options: Any) -> None:
-    """Replace the OS disks of VMs: the same image.
+    """Replace the OS disks of VMs with the same image.
 
     Only a scale set with an OS image notice is notified first. For other VMs, the work starts at once.
 
@@ -174,7 +174,7 @@ def reimage(vms: tuple[str, ...], **options: Any) -> None:
 @several_vms
 @request_image_command
 def upgrade_image(vms: tuple[str, ...], **options: Any) -> None:
-    """Replace the OS disks of VMs: the newest image.
+    """Replace the OS disks of VMs with the newest image.
 
     Only a scale set with an OS image notice is notified first. For other VMs, the work starts at once.
 

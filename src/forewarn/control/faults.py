@@ -53,7 +53,7 @@ class FaultShape(Shape):
     added_at: Time
     expires_at: Annotated[Time | None, help_text("Expiry time; null: it expires when its count is used up.")]
     remaining: Annotated[Count | None, help_text("Number of requests that it will still affect; null: no limit.")]
-    hits: Annotated[Count, help_text("Number of requests that it has affected; for disabled, number of groups.")]
+    hits: Annotated[Count, help_text("Number of requests that it has affected; for disabled, number of scopes.")]
 
     @classmethod
     def of(cls, fault: Fault) -> Self:

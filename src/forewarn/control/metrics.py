@@ -123,7 +123,7 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
 def fault_metrics(faults: Faults) -> Iterable[Metric]:
     """Metrics of the faults that are injected into the metadata endpoint."""
     hits = {(kind,): number for kind, number in faults.hits.items()}
-    help_text = "Number of requests that a fault affected, by kind of fault. For the kind disabled: number of groups."
+    help_text = "Number of requests that a fault affected, by kind of fault. For the kind disabled: number of scopes."
     yield count("forewarn_fault_hits_total", help_text, ["kind"], hits)
     yield gauge("forewarn_active_faults", "Number of faults that have not expired.", [], {(): len(faults.list())})
 

@@ -61,7 +61,7 @@ def approve(
                 history.record_event(draft, now, "approved", by, after, "after the start, without an effect")
                 continue
             history.record_event(draft, now, "approved", by, after)
-            # Deletions of a group wait for each other, so advancing one of them advances all.
+            # Deletions of a scope wait for each other, so advancing one of them advances all.
             approved[(event.scope, TERMINATE) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
         _move_with(draft, now, limits, event)

@@ -54,7 +54,7 @@ FAULTS = {
         FaultKind("length", "Content-Length is larger than the body; then the connection is closed."),
         FaultKind("stale", "The document of an older incarnation, with its ETag."),
         FaultKind(
-            "disabled", "The group is disabled, as after 24 hours without a poll. Its next GET enables it again.", ()
+            "disabled", "The scope is disabled, as after 24 hours without a poll. Its next GET enables it again.", ()
         ),
     )
 }

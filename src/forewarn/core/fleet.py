@@ -59,7 +59,7 @@ class Group(NamedTuple):
     fault_domains: int = 1
     auto_approve: tuple[str, ...] = ()
     terminate_notice: timedelta | None = None
-    """Notice of deletions in a scale set, or of a single VM; None: deletions have no notice."""
+    """Notice of deletions in a scale set, or of a standalone VM; None: deletions have no notice."""
     windows: tuple[Window, ...] = ()
     """When routine platform operations may start; none: at any time."""
     mode: SetMode = SetMode.UNIFORM

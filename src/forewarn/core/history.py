@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 HISTORY_KINDS = {
     "requested": "An operation was requested.",
-    "not-notified": "A group that an operation affects was not notified of it.",
-    "scheduled": "An event was scheduled for a group.",
+    "not-notified": "A scope that an operation affects was not notified of it.",
+    "scheduled": "An event was scheduled for a scope.",
     "approved": "An event was approved: it may start before NotBefore. After its start, this has no effect.",
     "postponed": "NotBefore of an event was moved to a later time.",
     "started": "An event started.",
@@ -47,8 +47,8 @@ HISTORY_KINDS = {
     "host-degraded": "A host was marked as degraded: its hardware is expected to fail.",
     "host-failed": "A host failed.",
     "spare-host-added": "The simulated fabric added a host, because no existing host was suitable for a VM.",
-    "enabled": "Event delivery to a group was enabled.",
-    "disabled": "Event delivery to a group was disabled, by the inactivity timeout or by a fault.",
+    "enabled": "Event delivery to a scope was enabled.",
+    "disabled": "Event delivery to a scope was disabled, by the inactivity timeout or by a fault.",
     "fault-added": "A fault was added to the metadata endpoint.",
     "fault-cleared": "A fault was cleared before it expired.",
     "fault-expired": "A fault reached its maximum count or duration.",

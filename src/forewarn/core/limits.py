@@ -21,7 +21,7 @@ class OperatorLimits:
     speed: float = 1.0
     """Notices, settle times, pauses and the inactivity timeout are divided by this. The clock keeps its pace."""
     inactivity_timeout: timedelta = timedelta(hours=24)
-    """The service disables a group after this long without a poll."""
+    """The service disables a scope after this long without a poll."""
     settle: Mapping[str, timedelta] = field(default_factory=dict)
     """Settle time by cause. A cause that is not here has its default."""
     description: Mapping[str, str] = field(default_factory=dict)

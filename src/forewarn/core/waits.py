@@ -31,7 +31,7 @@ class Wait(NamedTuple):
     group: str = ""
     """The group that the condition is about; empty: several groups, or none."""
     scope: str = ""
-    """The scope that has to approve; empty: the group has only one."""
+    """The scope that has to approve; empty: it has the name of its group."""
     by: str = ""
     """Who approved."""
     time: datetime | None = None

@@ -498,7 +498,7 @@ def _of_scale_set(entry: TomlTable, kind: str, key: str, choices: Sequence[str])
 
 def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" in entry and kind not in TERMINATE_NOTICE_KINDS:
-        problem = f"Only scale sets and single VMs can have one. The kind of this group is {kind!r}."
+        problem = f"Only scale sets and standalone VMs can have one. The kind of this group is {kind!r}."
         raise entry.error(problem, "terminate_notice")
     return _notice(entry, "terminate_notice", parse_terminate_notice)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.clock import real_seconds
 from forewarn.errors import NoMatchingCheck, UnknownCheck, nearest
 from forewarn.verify import approvals, document, instance, life, limits, requests, scope, tags, versions
-from forewarn.verify.causes import cause_of
 from forewarn.verify.check import SECTIONS, CheckFailed, CheckSkipped, Mark
+from forewarn.verify.consequences import cause_of
 from forewarn.verify.exchange import truncate
 
 if TYPE_CHECKING:
