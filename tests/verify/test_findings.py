@@ -32,7 +32,7 @@ def findings(server: RunningServer) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {each.check.name: set() for each in outcomes if each.result is CheckResult.FAILED}
     for each in outcomes:
         if each.result is CheckResult.CONSEQUENCE:
-            found[each.cause].add(each.check.name)
+            found[each.consequence_of].add(each.check.name)
     return found
 
 
@@ -102,7 +102,7 @@ def test_no_check_runs_after_the_server_has_stopped_to_respond() -> None:
     names = [outcome.check.name for outcome in outcomes]
     later = outcomes[names.index("requests/large-body") + 1 :]
     assert outcomes[names.index("requests/large-body")].result is CheckResult.FAILED
-    assert {(each.result, each.cause, each.reason) for each in later} == {
+    assert {(each.result, each.consequence_of, each.reason) for each in later} == {
         (CheckResult.CONSEQUENCE, "requests/large-body", "not run: the server sends no complete response")
     }
 
@@ -112,7 +112,7 @@ def test_a_failure_without_its_cause_in_the_run_is_a_finding() -> None:
         outcomes = explain(
             verify(server, [check for check in CHECKS if check.name == "life/starts-when-approved"]).values()
         )
-    assert [(outcome.result, outcome.cause) for outcome in outcomes] == [(CheckResult.FAILED, "")]
+    assert [(outcome.result, outcome.consequence_of) for outcome in outcomes] == [(CheckResult.FAILED, "")]
 
 
 @pytest.mark.parametrize(("name", "result"), [("id changes", "failed"), ("approval ignored", "skipped")])
@@ -139,7 +139,10 @@ def test_text_json_junit_and_exit_code_agree(tmp_path: Path) -> None:
     found = json.loads(as_json.stdout)
     assert found["counts"] == {"passed": 1, "failed": 1, "consequence": 1, "skipped": 0}
     consequence = next(check for check in found["checks"] if check["result"] == "consequence")
-    assert (consequence["name"], consequence["cause"]) == ("discovery/path-any-case", "discovery/path-camel-case")
+    assert (consequence["name"], consequence["consequence_of"]) == (
+        "discovery/path-any-case",
+        "discovery/path-camel-case",
+    )
     assert consequence["request"].startswith("GET /Metadata/SCHEDULEDEVENTS")
     suites = ET.fromstring(file.read_bytes())  # noqa: S314 - written by the program under test
     assert (suites.get("tests"), suites.get("failures")) == ("3", "2")

@@ -187,13 +187,15 @@ def _print_outcomes(outcomes: list[CheckOutcome]) -> None:
         if inside:
             click.echo(f"\n{section}. {title}")
             rows = (
-                (outcome.check.name, outcome.check.mark, outcome.result, outcome.reason or outcome.cause)
+                (outcome.check.name, outcome.check.mark, outcome.result, outcome.reason or outcome.consequence_of)
                 for outcome in inside
             )
             print_table(("check", "mark", "result", "reason"), rows, "")
         for outcome in inside:
             if outcome.result is CheckResult.FAILED:
-                _print_failure(outcome, [other.check.name for other in outcomes if other.cause == outcome.check.name])
+                _print_failure(
+                    outcome, [other.check.name for other in outcomes if other.consequence_of == outcome.check.name]
+                )
     found = counts(outcomes)
     consequences = found[CheckResult.CONSEQUENCE]
     click.echo(

@@ -137,9 +137,9 @@ CONSEQUENCES: dict[str, tuple[str, ...]] = {
 """Check to patterns of names: if the check fails, failures of these checks say nothing new."""
 
 
-def cause_of(name: str, failed: Collection[str]) -> str:
+def failed_check_behind(name: str, failed: Collection[str]) -> str:
     """Return the failed check that explains the failure of this one, or an empty string."""
     for cause, patterns in CONSEQUENCES.items():
         if cause in failed and cause != name and any(fnmatchcase(name, pattern) for pattern in patterns):
-            return cause_of(cause, failed) or cause
+            return failed_check_behind(cause, failed) or cause
     return ""

@@ -12,7 +12,7 @@ from forewarn.clock import real_seconds
 from forewarn.errors import NoMatchingCheck, UnknownCheck, nearest
 from forewarn.verify import approvals, document, instance, life, limits, requests, scope, tags, versions
 from forewarn.verify.check import SECTIONS, CheckFailed, CheckSkipped, Mark
-from forewarn.verify.consequences import cause_of
+from forewarn.verify.consequences import failed_check_behind
 from forewarn.verify.exchange import truncate
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class CheckOutcome(NamedTuple):
     seconds: float
     reason: str = ""
     """Why the check did not run."""
-    cause: str = ""
+    consequence_of: str = ""
     """Of a consequence: the name of the check that failed."""
     request: str = ""
     expected: str = ""
@@ -91,7 +91,7 @@ def run(checks: Iterable[Check], session: Session) -> Iterator[CheckOutcome]:
     try:
         for check in checks:
             if silent_since:
-                yield CheckOutcome(check, CheckResult.CONSEQUENCE, 0.0, reason=_SILENT, cause=silent_since)
+                yield CheckOutcome(check, CheckResult.CONSEQUENCE, 0.0, reason=_SILENT, consequence_of=silent_since)
                 continue
             outcome = _run_one(check, session)
             if outcome.result is CheckResult.FAILED and not session.endpoint.responds(session.reaction_seconds):
@@ -137,10 +137,11 @@ def explain(outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
     found = list(outcomes)
     failed = {outcome.check.name for outcome in found if outcome.result is CheckResult.FAILED}
     for index, outcome in enumerate(found):
-        if outcome.result is CheckResult.FAILED and (cause := cause_of(outcome.check.name, failed)):
-            found[index] = outcome._replace(result=CheckResult.CONSEQUENCE, cause=cause)
+        if outcome.result is CheckResult.FAILED and (cause := failed_check_behind(outcome.check.name, failed)):
+            found[index] = outcome._replace(result=CheckResult.CONSEQUENCE, consequence_of=cause)
         elif outcome.result is CheckResult.CONSEQUENCE:
-            found[index] = outcome._replace(cause=cause_of(outcome.cause, failed) or outcome.cause)
+            behind = failed_check_behind(outcome.consequence_of, failed)
+            found[index] = outcome._replace(consequence_of=behind or outcome.consequence_of)
     return found
 
 
@@ -181,7 +182,7 @@ def as_json(url: str, outcomes: list[CheckOutcome]) -> dict[str, Any]:
                 "result": str(outcome.result),
                 "seconds": round(outcome.seconds, 3),
                 "reason": outcome.reason,
-                "cause": outcome.cause,
+                "consequence_of": outcome.consequence_of,
                 "request": outcome.request,
                 "expected": outcome.expected,
                 "actual": outcome.actual,
@@ -209,7 +210,7 @@ def as_junit(url: str, outcomes: list[CheckOutcome]) -> bytes:
             if outcome.result is CheckResult.SKIPPED:
                 ET.SubElement(case, "skipped", {"message": _clean(outcome.reason)})
             if outcome.result in (CheckResult.FAILED, CheckResult.CONSEQUENCE):
-                message = f"consequence of {outcome.cause}" if outcome.cause else outcome.check.rule
+                message = f"consequence of {outcome.consequence_of}" if outcome.consequence_of else outcome.check.rule
                 failure = ET.SubElement(case, "failure", {"message": _clean(message), "type": outcome.result})
                 failure.text = _clean(
                     outcome.reason
