@@ -262,6 +262,7 @@ STATES = (
 
 POLICIES = (
     Bad("unknown group", "/v1/groups/wib/policy", {"windows": []}, NOT_FOUND, ("Unknown group 'wib'", "mean 'web'?")),
+    Bad("VM of a group", "/v1/groups/web-0/policy", {"windows": []}, NOT_FOUND, ("'web-0'", "Its group is 'web'.")),
     Bad("no window", "/v1/groups/web/policy", {"windows": ["sat 25:00 4h"]}, INVALID, ("/windows/0", "like 02:00")),
     Bad("notice too long", "/v1/groups/batch/policy", {"terminate_notice": "PT16M"}, INVALID, ("PT5M to PT15M",)),
     Bad("notice too brief", "/v1/groups/batch/policy", {"terminate_notice": "PT4M59S"}, INVALID, ("PT5M to PT15M",)),
