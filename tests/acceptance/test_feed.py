@@ -472,7 +472,6 @@ def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProc
     [("9s", "Freeze of 9s"), ("0s", "Freeze of 0s"), ("unknown", "Freeze of unknown duration")],
 )
 def test_watching_shows_cause_source_and_duration(forewarn: Service, duration: str, shown: str) -> None:
-    listen(forewarn)
     watch = Watch(forewarn, "--after", "0", "--kind", "scheduled")
     host = forewarn.control("GET", "/v1/vms/db").json()["host"]
     forewarn.request_operation("host-update", host=host, duration=duration, description="New firmware.")
