@@ -147,7 +147,13 @@ VALUES = (
     Bad(
         "description of a user's", OPERATIONS, restart(description="x"), INVALID, ("a user requests a restart", "Azure")
     ),
-    Bad("a long description", OPERATIONS, update(description="x" * 257), INVALID, ("257 characters", "at most 256")),
+    Bad(
+        "a long description",
+        OPERATIONS,
+        update(description="x" * 257),
+        INVALID,
+        ("x…'", "257 characters", "at most 256"),
+    ),
     Bad("a description of lines", OPERATIONS, update(description="a\nb"), INVALID, ("control characters",)),
     Bad("a description that is no text", OPERATIONS, update(description=5), INVALID, ("/description", "a string")),
     Bad("a long description of many", ROLLOUTS, {"hosts": ["rack-*"], "description": "\t"}, INVALID, ("control",)),
