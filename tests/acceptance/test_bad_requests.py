@@ -147,7 +147,13 @@ VALUES = (
     Bad(
         "description of a user's", OPERATIONS, restart(description="x"), INVALID, ("a user requests a restart", "Azure")
     ),
-    Bad("a long description", OPERATIONS, update(description="x" * 257), INVALID, ("257 characters", "at most 256")),
+    Bad(
+        "a long description",
+        OPERATIONS,
+        update(description="x" * 257),
+        INVALID,
+        ("x…'", "257 characters", "at most 256"),
+    ),
     Bad("a description of lines", OPERATIONS, update(description="a\nb"), INVALID, ("control characters",)),
     Bad("a description that is no text", OPERATIONS, update(description=5), INVALID, ("/description", "a string")),
     Bad("a long description of many", ROLLOUTS, {"hosts": ["rack-*"], "description": "\t"}, INVALID, ("control",)),
@@ -262,6 +268,7 @@ STATES = (
 
 POLICIES = (
     Bad("unknown group", "/v1/groups/wib/policy", {"windows": []}, NOT_FOUND, ("Unknown group 'wib'", "mean 'web'?")),
+    Bad("VM of a group", "/v1/groups/web-0/policy", {"windows": []}, NOT_FOUND, ("'web-0'", "Its group is 'web'.")),
     Bad("no window", "/v1/groups/web/policy", {"windows": ["sat 25:00 4h"]}, INVALID, ("/windows/0", "like 02:00")),
     Bad("notice too long", "/v1/groups/batch/policy", {"terminate_notice": "PT16M"}, INVALID, ("PT5M to PT15M",)),
     Bad("notice too brief", "/v1/groups/batch/policy", {"terminate_notice": "PT4M59S"}, INVALID, ("PT5M to PT15M",)),

@@ -450,7 +450,7 @@ def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProc
     watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
     operation = service.request_operation("restart", "db")
     (first,) = watch.until("scheduled")
-    assert "db  Reboot, scheduled; not before " in first
+    assert "db  Reboot, scheduled; restart (user); not before " in first
     assert (
         "; Virtual machine is going to be restarted as requested by authorized user; waits for approval of db; "
         in first
@@ -462,9 +462,23 @@ def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProc
     service.start("--fleet", str(service.folder / "fleet.toml"))
     assert service.control("POST", f"/v1/operations/{operation['id']}/cancel").status == 200
     (second,) = watch.until("cancelled")
-    assert "db  Reboot, cancelled; Virtual machine" in second
+    assert "db  Reboot, cancelled; restart (user); Virtual machine" in second
     assert "waits" not in second
     assert watch.end() == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("duration", "shown"),
+    [("9s", "Freeze of 9s"), ("0s", "Freeze of 0s"), ("unknown", "Freeze of unknown duration")],
+)
+def test_watching_shows_cause_source_and_duration(forewarn: Service, duration: str, shown: str) -> None:
+    watch = Watch(forewarn, "--after", "0", "--kind", "scheduled")
+    host = forewarn.control("GET", "/v1/vms/db").json()["host"]
+    forewarn.request_operation("host-update", host=host, duration=duration, description="New firmware.")
+    (line,) = watch.until("scheduled")
+    assert f"db  {shown}, scheduled; host-update (platform); not before " in line
+    assert "; New firmware; waits for approval of db; by operator: " in line
+    assert watch.end()[0] == 130
 
 
 def test_watching_as_json_until_the_pipe_is_closed(forewarn: Service) -> None:

@@ -155,6 +155,11 @@ class TestPlacementGroups:
         assert "web.3   21" in shown or "web.3  21" in shown
         assert "scope  " in forewarn.cli("vm", "show", "web_150").stdout
 
+    def test_the_command_line_shows_the_last_poll_of_each_scope(self, forewarn: Service) -> None:
+        document(forewarn, at(150))
+        forewarn.advance("10m")
+        assert " UTC (10m ago)" in forewarn.cli("group", "show", "web").stdout
+
 
 @pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
 def test_each_scope_is_enabled_by_its_own_first_poll(forewarn: Service) -> None:

@@ -87,6 +87,9 @@ def test_the_second_rollout_waits_for_the_first_also_after_a_restart(service: Se
         assert f"  [ ] rollout {first}: {text}; it affects update domain 0 of web\n" in explained
         assert "Next: It schedules the next wave when one of its hosts is free." in explained
         assert "when a host is free; see: forewarn rollout explain" in run(service, "rollout", "show", second)
+        assert ", unless it is paused, postponed or waits for other work" in run(
+            service, "rollout", "show", second, "--plan"
+        )
         restart(service, kill=kill)
     explained = run(service, "rollout", "explain", first)
     assert f"  [ ] operation {held['operation']} on left-1\n" in explained

@@ -680,6 +680,14 @@ WRONG = {
         'vm "web_0".placement_group',
         "from 1 to 10000",
     ),
+    "full placement group": (
+        SCALE_SET
+        + '[[vm]]\ngroup = "web"\ncount = 60\nplacement_group = 2\n'
+        + '[[vm]]\ngroup = "web"\nfirst = 60\ncount = 41\nplacement_group = 2\n',
+        12,
+        "vm[1].placement_group",
+        "Placement group 2 of 'web' has at most 100 VMs, and 'web_100' is one too many. Write another number, or omit",
+    ),
     "own name in a uniform set": (
         SCALE_SET + '[[vm]]\nname = "web_1a2b3c4d"\ngroup = "web"\n',
         5,

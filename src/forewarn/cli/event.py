@@ -238,8 +238,8 @@ def watch(
 ) -> None:
     """Print new history entries until Ctrl-C, one line each.
 
-    For an event, the line has its type, status, NotBefore and description, and what it waits for. With --json, the
-    line has the whole event.
+    For an event, the line has its type, status, cause, source, NotBefore and description, and what it waits for. With
+    --json, the line has the whole event.
 
     After a lost connection it reconnects, and continues with the next entry.
 
@@ -309,11 +309,19 @@ def _snapshot_facts(event: dict[str, Any], time: str) -> list[str]:
     # Most waits end at NotBefore at the latest, which the line has already.
     waits = [wait | {"until": None} if wait["until"] == event["not_before"] else wait for wait in event["waits"]]
     return [
-        f"{event['type']}, {event['status']}",
+        f"{event['type']}{_interruption(event)}, {event['status']}",
+        f"{event['cause']} ({event['source']})",
         f"not before {when(event['not_before'], time)}" if event["status"] == "scheduled" else "",
-        event["description"].rstrip(".") or event["cause"],
+        event["description"].rstrip("."),
         f"waits for {' and '.join(wait_line(wait, time) for wait in waits)}" if waits else "",
     ]
+
+
+def _interruption(event: dict[str, Any]) -> str:
+    if event["type"] != "Freeze":
+        return ""
+    seconds = event["duration_seconds"]
+    return " of unknown duration" if seconds is None else f" of {format_seconds(seconds)}"
 
 
 class FeedClient:

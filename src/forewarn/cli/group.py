@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command
+from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command, when
 from forewarn.cli.requests import request_image_change, request_image_command
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
     Example:
       forewarn group show web
     """
-    _print(client.get("groups", name), as_json)
+    _print(client, client.get("groups", name), as_json)
 
 
 @command.command()
@@ -120,7 +120,7 @@ def policy(
     if not body:
         options = "--auto-approve, --terminate-notice, --os-image-notice, --window or --no-windows"
         raise click.UsageError(f"Nothing to change. Use {options}.")
-    _print(client.post("groups", name, "policy", body=body), as_json)
+    _print(client, client.post("groups", name, "policy", body=body), as_json)
 
 
 @command.command()
@@ -155,7 +155,7 @@ def upgrade_image(name: str, **options: Any) -> None:
     request_image_change("image-upgrade", {"group": name}, f"all VMs of {name}", options)
 
 
-def _print(group: dict[str, Any], as_json: bool) -> None:
+def _print(client: ControlClient, group: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(group)
         return
@@ -175,8 +175,14 @@ def _print(group: dict[str, Any], as_json: bool) -> None:
         }
     )
     if len(group["scopes"]) > 1:
+        now = client.get("clock")["now"]
         rows = (
-            (scope["name"], str(scope["vms"]), "yes" if scope["events_enabled"] else "no", scope["last_seen_at"] or "")
+            (
+                scope["name"],
+                str(scope["vms"]),
+                "yes" if scope["events_enabled"] else "no",
+                when(scope["last_seen_at"], now) or "never",
+            )
             for scope in group["scopes"]
         )
         print_table(("scope", "VMs", "events enabled", "last seen"), rows, "")

@@ -227,7 +227,7 @@ def print_plan(plan: dict[str, Any], now: str) -> None:
     for skipped in plan["skipped"]:
         click.echo(f"{skipped['host']} is skipped: {skipped['reason']}")
     click.echo(f"\nExpected end  {when(plan['expected_end'], now)}")
-    click.echo(f"Latest end    {when(plan['latest_end'], now)}, unless it is paused or postponed")
+    click.echo(f"Latest end    {when(plan['latest_end'], now)}, unless it is paused, postponed or waits for other work")
 
 
 def print_rollouts(rollouts: list[dict[str, Any]], now: str, empty: str) -> None:

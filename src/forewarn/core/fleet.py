@@ -181,8 +181,12 @@ class Fleet:
 
     def known_group(self, name: str) -> Group:
         """Return the group of a name from user input. The error for an unknown name suggests the most similar one."""
-        if name not in self.groups and not self.members(name):
-            raise UnknownResource(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
+        if name not in self.groups:
+            vm = self.vms.get(name)
+            if vm is None:
+                raise UnknownResource(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
+            if vm.group != name:
+                raise UnknownResource(what="group", name=name, hint=f" It is a VM. Its group is {vm.group!r}.")
         return self.group(name)
 
     def members(self, group: str) -> tuple[str, ...]:

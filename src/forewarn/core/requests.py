@@ -165,7 +165,8 @@ def _check_description(cause_request: CauseRequest, cause: Cause) -> None:
     if cause.source is Source.USER:
         problem = f"a user requests a {cause.name}, and Azure describes such operations itself. Omit it."
     if problem:
-        raise BadOption(name="description", value=text, problem=problem)
+        shown = text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
+        raise BadOption(name="description", value=shown, problem=problem)
 
 
 def description_problem(text: str) -> str:

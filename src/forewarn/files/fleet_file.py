@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from sys import intern
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from forewarn.core.fleet import (
     EVICTION_POLICIES,
     OPERATING_SYSTEMS,
+    PLACEMENT_GROUP_SIZE,
     SPOT,
     TERMINATE_NOTICE_KINDS,
     VM,
@@ -430,6 +432,7 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     _check_unique(vms, entries)
     _check_group_membership(vms, entries, groups)
     _check_scope_names(vms, entries, tables["group"], groups)
+    _check_placement_groups(vms, entries, groups)
     _check_spot(vms, entries, groups)
     _check_eviction_policies(tables["group"], vms, there)
     _check_domains(vms, entries)
@@ -588,6 +591,20 @@ def _check_scope_names(
     for vm, entry in zip(vms, entries, strict=True):
         if vm.name in groups and vm.group in scale_sets and scale_sets[vm.group].visibility is Visibility.OWN:
             raise entry.error(f"{vm.name!r} is also the name of a group. Choose another name.", "name")
+
+
+def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+    """Reject a placement group with too many VMs. The service assigns VMs that name no placement group."""
+    sizes: Counter[tuple[str, int]] = Counter()
+    for vm, entry in zip(vms, entries, strict=True):
+        group, number = groups.get(vm.group), vm.placement_group
+        if group is None or group.kind != GroupKind.SCALE_SET or not number:
+            continue
+        sizes[group.name, number] += 1
+        if sizes[group.name, number] > PLACEMENT_GROUP_SIZE:
+            problem = f"Placement group {number} of {group.name!r} has at most {PLACEMENT_GROUP_SIZE} VMs"
+            remedy = "Write another number, or omit it."
+            raise entry.error(f"{problem}, and {vm.name!r} is one too many. {remedy}", "placement_group")
 
 
 def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
