@@ -107,6 +107,21 @@ def built_anew(fleet: Fleet) -> Fleet:
     return Fleet(fleet.vms.values(), fleet.groups.values(), fleet.hosts.values())
 
 
+@pytest.mark.parametrize("group", ["web", "db"])
+@pytest.mark.parametrize("name", ["web", "web.2", "db"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_names_of_vms_do_not_hide_scopes(name: str, group: str, number: int) -> None:
+    """A VM in a group can have the name of a group, or of a placement group of its flexible set."""
+    groups = [Group("web", "scale-set"), Group("db", "scale-set")]
+    others = [VM(f"{group}_{number}", group, "host", placement_group=number) for group in ("web", "db") for number in (1, 2)]
+    fleet = Fleet([VM(name, group, "host", placement_group=number), *others], groups)
+    for vm in fleet.vms.values():
+        scope = fleet.scope_of(vm)
+        assert vm.name in fleet.scope_members(scope)
+        assert fleet.group_of(scope).name == vm.group
+        assert all(fleet.scope_of(fleet.vms[member]) == scope for member in fleet.scope_members(scope))
+
+
 @settings(max_examples=amount(120))
 @given(course=st.lists(universes(), min_size=2, max_size=4))
 def test_a_changed_fleet_equals_a_new_one(course: list[Fleet]) -> None:

@@ -208,15 +208,18 @@ class Fleet:
 
     def scope_members(self, scope: str) -> list[str]:
         """Names of the VMs in a scope."""
-        if scope in self.vms:
-            return [scope] if self.scope_of(self.vms[scope]) == scope else []
-        return [name for name in self.members(self._group_name(scope)) if self.scope_of(self.vms[name]) == scope]
+        name = self._group_name(scope)
+        group = self.groups.get(name)
+        if group is not None and group.visibility is Visibility.OWN:
+            return [scope] if scope in self.vms and self.vms[scope].group == name else []
+        return [name for name in self.members(name) if self.scope_of(self.vms[name]) == scope]
 
     def _group_name(self, scope: str) -> str:
+        vm = self.vms.get(scope)
+        if vm is not None and self.scope_of(vm) == scope:  # it can also have the name of a scope that it is not in
+            return vm.group
         if scope in self.groups:
             return scope
-        if scope in self.vms:
-            return self.vms[scope].group
         scale_set = scope.rpartition(".")[0]
         return scale_set if scale_set in self.groups else scope
 
