@@ -66,7 +66,7 @@ class RolloutPlan(NamedTuple):
 def plan(
     fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, events_enabled: Callable[[str], bool]
 ) -> RolloutPlan:
-    """Plan the remaining waves for the current fleet."""
+    """Plan the remaining waves for the current fleet. `events_enabled` returns whether a scope gets notices."""
     settings = rollout.settings
     limits = limits.at(settings.speed)
     notice = limits.quicken(settings.notice if settings.notice is not None else minimum_notice(settings.type))
@@ -103,9 +103,9 @@ class PlannedHost:
     """A host of a planned wave: when its update starts if no VM approves."""
 
     def __init__(self, fleet: Fleet, host: str, events_enabled: Callable[[str], bool], *, keep_windows: bool) -> None:
-        vms = (fleet.vms[name] for name in fleet.on_host(host))
-        self.groups = list(dict.fromkeys(vm.group for vm in vms if not vm.deallocated))
-        self._has_notice = any(map(events_enabled, self.groups))
+        vms = [vm for name in fleet.on_host(host) if not (vm := fleet.vms[name]).deallocated]
+        self.groups = list(dict.fromkeys(vm.group for vm in vms))
+        self._has_notice = any(map(events_enabled, map(fleet.scope_of, vms)))
         windows = {found for group in self.groups if (found := fleet.group(group).windows)} if keep_windows else set()
         self._windows: tuple[Sequence[Window], ...] = tuple(windows)
 
