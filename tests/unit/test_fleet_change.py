@@ -93,6 +93,7 @@ def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
         "group": {name: tried(fleet.group, name) for name in groups},
         "members": {name: sorted(fleet.members(name)) for name in groups},
         "scope_members": {name: sorted(fleet.scope_members(name)) for name in [*groups, "red.2", "green.3"]},
+        "scope_size": {name: fleet.scope_size(name) for name in [*groups, "red.2", "green.3"]},
         "scopes": {name: fleet.scopes(name) for name in groups},
         "host": {name: tried(fleet.host, name) for name in hosts},
         "has_host": {name: fleet.has_host(name) for name in hosts},
@@ -118,6 +119,7 @@ def test_names_of_vms_do_not_hide_scopes(name: str, group: str, number: int) -> 
     for vm in fleet.vms.values():
         scope = fleet.scope_of(vm)
         assert vm.name in fleet.scope_members(scope)
+        assert fleet.scope_size(scope) == len(fleet.scope_members(scope))
         assert fleet.group_of(scope).name == vm.group
         assert all(fleet.scope_of(fleet.vms[member]) == scope for member in fleet.scope_members(scope))
 
