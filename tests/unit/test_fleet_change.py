@@ -29,7 +29,7 @@ from forewarn.core.limits import OperatorLimits
 from forewarn.core.placement import find_clash, spare_name
 from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Draft, ServiceState
-from forewarn.errors import Conflict, ForewarnError, UnknownHost
+from forewarn.errors import Conflict, ForewarnError, PlacementGroupFixed, UnknownHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -106,6 +106,19 @@ def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
 
 def built_anew(fleet: Fleet) -> Fleet:
     return Fleet(fleet.vms.values(), fleet.groups.values(), fleet.hosts.values())
+
+
+def test_a_group_that_becomes_a_scale_set_can_choose_placement_groups() -> None:
+    """Only VMs that were in a scale set have a placement group that is fixed."""
+    vms = [VM(f"web_{number}", "web", "host") for number in range(3)]
+    before = Fleet(vms, [Group("web", "availability-set")])
+    numbers = {"web_0": 0, "web_1": 1, "web_2": 2}
+    scale_set = Fleet([vm._replace(placement_group=numbers[vm.name]) for vm in vms], [Group("web", "scale-set")])
+    after = keep_runtime_state(before, scale_set)
+    assert {name: vm.placement_group for name, vm in after.vms.items()} == {"web_0": 1, "web_1": 1, "web_2": 2}
+    assert difference(before, after).leaving == {"web_2"}
+    with pytest.raises(PlacementGroupFixed):
+        keep_runtime_state(after, Fleet([vm._replace(placement_group=3) for vm in vms], scale_set.groups.values()))
 
 
 @pytest.mark.parametrize("group", ["web", "db"])

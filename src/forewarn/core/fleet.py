@@ -489,9 +489,10 @@ def _placement_groups(before: Fleet, declared: Fleet) -> dict[str, int]:
         if group.kind != GroupKind.SCALE_SET:
             continue
         found, new = {}, []
+        was_set = group.name in before.groups and before.groups[group.name].kind == GroupKind.SCALE_SET
         for name in declared.members(group.name):
             number, known = declared.vms[name].placement_group, before.vms.get(name)
-            if known is None or known.group != group.name:
+            if known is None or known.group != group.name or (number and not was_set):
                 new.append(name)
             elif number in (0, known.placement_group):
                 assigned[name] = number = known.placement_group
