@@ -224,7 +224,7 @@ def _check_pending_limit(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
     maximum = limits.max_pending_user_operations
     if not maximum:
         return
-    events = draft.events_of(draft.fleet.scope_of(vm))
+    events = (event for scope in draft.fleet.scopes(vm.group) for event in draft.events_of(scope))
     pending = sum(event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in events)
     if pending >= maximum:
         raise TooManyPendingOperations(group=vm.group, maximum=maximum)
