@@ -232,9 +232,12 @@ def step_all(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
 
 def _may_free_hosts(draft: Draft) -> bool:
     """Return whether this draft ends work on a host or a move of VMs, or applies another fleet."""
-    changed = [operation for operation in draft.changes.operations.values() if operation.host or operation.moves]
-    ended = any(not operation.status.live or operation.executed_at is not None for operation in changed)
-    return ended or not all(change.in_place for change in draft.changes.fleet_changes)
+    for operation in draft.changes.operations.values():
+        if not operation.status.live and (operation.host or operation.moves):
+            return True
+        if operation.moves and operation.executed_at is not None:
+            return True
+    return not all(change.in_place for change in draft.changes.fleet_changes)
 
 
 def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> None:
