@@ -127,7 +127,9 @@ def test_a_group_that_becomes_a_scale_set_can_choose_placement_groups() -> None:
 def test_names_of_vms_do_not_hide_scopes(name: str, group: str, number: int) -> None:
     """A VM in a group can have the name of a group, or of a placement group of its flexible set."""
     groups = [Group("web", "scale-set"), Group("db", "scale-set")]
-    others = [VM(f"{group}_{number}", group, "host", placement_group=number) for group in ("web", "db") for number in (1, 2)]
+    others = [
+        VM(f"{group}_{number}", group, "host", placement_group=number) for group in ("web", "db") for number in (1, 2)
+    ]
     fleet = Fleet([VM(name, group, "host", placement_group=number), *others], groups)
     for vm in fleet.vms.values():
         scope = fleet.scope_of(vm)

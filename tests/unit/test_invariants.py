@@ -142,12 +142,16 @@ class InvariantsMachine(RuleBasedStateMachine):
 
     # --- What can happen ----------------------------------------------------------------------------
 
-    @rule(cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start", "reimage"]), vm=st.sampled_from(VMS))
+    @rule(
+        cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start", "reimage"]),
+        vm=st.sampled_from(VMS),
+    )
     def something_is_asked_for(self, cause: str, vm: str) -> None:
         self.request_operation(CauseRequest(cause, (vm,)))
 
     @rule(
-        cause=st.sampled_from(["eviction", "rebalance", "scale-in"]), vm=st.sampled_from(["pool_0", "pool_1", "db-0", "set_2", "set_3", "gpu_1"])
+        cause=st.sampled_from(["eviction", "rebalance", "scale-in"]),
+        vm=st.sampled_from(["pool_0", "pool_1", "db-0", "set_2", "set_3", "gpu_1"]),
     )
     def room_is_needed(self, cause: str, vm: str) -> None:
         self.request_operation(CauseRequest(cause, (vm,)))
