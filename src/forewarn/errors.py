@@ -410,7 +410,7 @@ class OperationAlreadyPending(Conflict):
 
 class TooManyPendingOperations(Conflict):
     message = (
-        "{scope} has {maximum} pending user operations, the maximum. Wait for one to finish, approve it or cancel it."
+        "{group} has {maximum} pending user operations, the maximum. Wait for one to finish, approve it or cancel it."
     )
 
 

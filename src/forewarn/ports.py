@@ -39,7 +39,7 @@ class ClockBarrier(Protocol):
 
     @property
     def scopes(self) -> set[str]:
-        """Groups of the VMs."""
+        """Scopes of the VMs."""
 
     def missing(self) -> list[str]:
         """Return the VMs that have not seen the current document."""

@@ -262,7 +262,7 @@ SECTIONS = {
             "max_pending_user_operations",
             "0",
             "N",
-            "Maximum number of pending operations that users request, per scope. 0: no limit.",
+            "Maximum number of pending operations that users request, per group. 0: no limit.",
             _count(1_000_000),
         ),
         Setting(

@@ -10,7 +10,7 @@ import pytest
 from forewarn.core.state import Changes
 from forewarn.errors import DataInUse, StoreDamaged, StoreForeign, StoreNewer
 from forewarn.stores.sqlite import SqliteStore
-from forewarn.stores.sqlite_file import DATABASE_NAME, LOG_BYTES
+from forewarn.stores.sqlite_file import DATABASE_NAME, LOG_BYTES, read_statements
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,15 @@ def test_a_commit_does_not_extend_the_log(database: Path) -> None:
     assert log.stat().st_size == extended_size >= LOG_BYTES
     store.close()
     assert database.stat().st_size == size, "only the log was extended"
+
+
+@pytest.mark.parametrize("name", ["load_operations", "load_rollouts", "load_events", "events_ended_since"])
+def test_a_start_reads_no_ended_rows_of_the_past(database: Path, name: str) -> None:
+    store = SqliteStore(database.parent)
+    statement = read_statements()[name]
+    plan = store._db.execute(f"EXPLAIN QUERY PLAN {statement}", {"since": "2041"}).fetchall()
+    assert [step for *_, step in plan if "USING INDEX" not in step] == []
+    store.close()
 
 
 def test_only_its_owner_can_read_it(database: Path) -> None:

@@ -29,7 +29,7 @@ from forewarn.core.limits import OperatorLimits
 from forewarn.core.placement import find_clash, spare_name
 from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Draft, ServiceState
-from forewarn.errors import Conflict, ForewarnError, UnknownHost
+from forewarn.errors import Conflict, ForewarnError, PlacementGroupFixed, UnknownHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -93,6 +93,7 @@ def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
         "group": {name: tried(fleet.group, name) for name in groups},
         "members": {name: sorted(fleet.members(name)) for name in groups},
         "scope_members": {name: sorted(fleet.scope_members(name)) for name in [*groups, "red.2", "green.3"]},
+        "scope_size": {name: fleet.scope_size(name) for name in [*groups, "red.2", "green.3"]},
         "scopes": {name: fleet.scopes(name) for name in groups},
         "host": {name: tried(fleet.host, name) for name in hosts},
         "has_host": {name: fleet.has_host(name) for name in hosts},
@@ -105,6 +106,37 @@ def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
 
 def built_anew(fleet: Fleet) -> Fleet:
     return Fleet(fleet.vms.values(), fleet.groups.values(), fleet.hosts.values())
+
+
+def test_a_group_that_becomes_a_scale_set_can_choose_placement_groups() -> None:
+    """Only VMs that were in a scale set have a placement group that is fixed."""
+    vms = [VM(f"web_{number}", "web", "host") for number in range(3)]
+    before = Fleet(vms, [Group("web", "availability-set")])
+    numbers = {"web_0": 0, "web_1": 1, "web_2": 2}
+    scale_set = Fleet([vm._replace(placement_group=numbers[vm.name]) for vm in vms], [Group("web", "scale-set")])
+    after = keep_runtime_state(before, scale_set)
+    assert {name: vm.placement_group for name, vm in after.vms.items()} == {"web_0": 1, "web_1": 1, "web_2": 2}
+    assert difference(before, after).leaving == {"web_2"}
+    with pytest.raises(PlacementGroupFixed):
+        keep_runtime_state(after, Fleet([vm._replace(placement_group=3) for vm in vms], scale_set.groups.values()))
+
+
+@pytest.mark.parametrize("group", ["web", "db"])
+@pytest.mark.parametrize("name", ["web", "web.2", "db"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_names_of_vms_do_not_hide_scopes(name: str, group: str, number: int) -> None:
+    """A VM in a group can have the name of a group, or of a placement group of its flexible set."""
+    groups = [Group("web", "scale-set"), Group("db", "scale-set")]
+    others = [
+        VM(f"{group}_{number}", group, "host", placement_group=number) for group in ("web", "db") for number in (1, 2)
+    ]
+    fleet = Fleet([VM(name, group, "host", placement_group=number), *others], groups)
+    for vm in fleet.vms.values():
+        scope = fleet.scope_of(vm)
+        assert vm.name in fleet.scope_members(scope)
+        assert fleet.scope_size(scope) == len(fleet.scope_members(scope))
+        assert fleet.group_of(scope).name == vm.group
+        assert all(fleet.scope_of(fleet.vms[member]) == scope for member in fleet.scope_members(scope))
 
 
 @settings(max_examples=amount(120))

@@ -706,6 +706,14 @@ WRONG = {
         'group "web.3".name',
         "'web.3' is the name of a placement group of 'web'.",
     ),
+    "vm with own visibility named like a placement group": (
+        SCALE_SET
+        + '[[group]]\nname = "gpu"\nkind = "scale-set"\nmode = "flexible"\nvisibility = "own"\n'
+        + '[[vm]]\ngroup = "gpu"\nname = "web.2"\n',
+        11,
+        'vm "web.2".name',
+        "'web.2' is the name of a placement group of 'web'. Choose another name.",
+    ),
     "vm with own visibility named like a group": (
         SCALE_SET
         + 'visibility = "own"\n[[group]]\nname = "web_0"\nkind = "cloud-service"\n'

@@ -18,7 +18,7 @@ from depth import amount
 from forewarn.clock import VirtualClock
 from forewarn.core import approvals
 from forewarn.core.events import EventStatus
-from forewarn.core.fleet import VM, Fleet, Group, Host
+from forewarn.core.fleet import VM, Fleet, Group, Host, Visibility
 from forewarn.core.fleet_commands import return_host
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
@@ -49,22 +49,32 @@ FLEET = Fleet(
         VM("auto-0", "auto", "host-b"),
         VM("pool_0", "pool", "host-a", update_domain=0, priority="spot"),
         VM("pool_1", "pool", "host-b", update_domain=1, priority="spot"),
+        VM("set_0", "set", "host-a", update_domain=0, placement_group=1),
+        VM("set_1", "set", "host-b", update_domain=1, placement_group=1),
+        VM("set_2", "set", "host-a", update_domain=0, placement_group=2),
+        VM("set_3", "set", "host-a", update_domain=0, placement_group=2),
+        VM("gpu_0", "gpu", "host-a"),
+        VM("gpu_1", "gpu", "host-b", priority="spot", eviction_policy="delete"),
     ],
     [
         Group("web", "availability-set", 5, 2),
         Group("auto", "availability-set", 5, 2, auto_approve=("reboot",)),
         Group("pool", "scale-set", 5, 5, terminate_notice=timedelta(minutes=10)),
+        Group("set", "scale-set", 5, 5, terminate_notice=timedelta(minutes=5), os_image_notice=timedelta(minutes=15)),
+        Group("gpu", "scale-set", 1, 1, visibility=Visibility.OWN, terminate_notice=timedelta(minutes=5)),
     ],
     [Host("host-a"), Host("host-b"), Host("host-c")],
 )
 HOSTS = sorted(FLEET.hosts)
 ROUTINE = ("host-update", "live-migration", "degraded-hardware")
 VMS = sorted(FLEET.vms)
-GROUPS = sorted({vm.group for vm in FLEET.vms.values()})
+SCOPES = sorted({*map(FLEET.scope_of, FLEET.vms.values()), "gpu", "set_0", "set_2"})
+"""Also those that the set and the GPU set have while they have the visibility of the other."""
 LENGTHS = [timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=15)]
 LONG_LENGTHS = [timedelta(hours=5), timedelta(hours=23), timedelta(hours=25)]
 # What is drawn must not depend on what is so: else a course that goes otherwise the second time hides why.
 NUMBERS = st.integers(0, 59)
+SETS = st.sampled_from(["set", "gpu"])
 
 
 class InvariantsMachine(RuleBasedStateMachine):
@@ -132,12 +142,16 @@ class InvariantsMachine(RuleBasedStateMachine):
 
     # --- What can happen ----------------------------------------------------------------------------
 
-    @rule(cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start"]), vm=st.sampled_from(VMS))
+    @rule(
+        cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start", "reimage"]),
+        vm=st.sampled_from(VMS),
+    )
     def something_is_asked_for(self, cause: str, vm: str) -> None:
         self.request_operation(CauseRequest(cause, (vm,)))
 
     @rule(
-        cause=st.sampled_from(["eviction", "rebalance", "scale-in"]), vm=st.sampled_from(["pool_0", "pool_1", "db-0"])
+        cause=st.sampled_from(["eviction", "rebalance", "scale-in"]),
+        vm=st.sampled_from(["pool_0", "pool_1", "db-0", "set_2", "set_3", "gpu_1"]),
     )
     def room_is_needed(self, cause: str, vm: str) -> None:
         self.request_operation(CauseRequest(cause, (vm,)))
@@ -190,28 +204,28 @@ class InvariantsMachine(RuleBasedStateMachine):
         else:
             assert after.not_before == event.not_before + length
 
-    @rule(group=st.sampled_from(GROUPS))
-    def group_polls(self, group: str) -> None:
-        if self.engine.fleet.members(group):
-            self.do(self.engine.enable(group, by=group))
-            self.engine.polled.add(group)
+    @rule(scope=st.sampled_from(SCOPES))
+    def scope_polls(self, scope: str) -> None:
+        if self.engine.fleet.scope_members(scope):
+            self.do(self.engine.enable(scope, by=scope))
+            self.engine.polled.add(scope)
 
-    @rule(which=st.lists(NUMBERS, min_size=1, max_size=3), group=st.sampled_from(GROUPS))
-    def vm_approves(self, which: list[int], group: str) -> None:
+    @rule(which=st.lists(NUMBERS, min_size=1, max_size=3), scope=st.sampled_from(SCOPES))
+    def vm_approves(self, which: list[int], scope: str) -> None:
         live = self.engine.live_events()
         if not live:
             return
         wanted = [live[number % len(live)].id for number in which]
-        own = {event.id for event in live if event.group == group}
+        own = {event.id for event in live if event.scope == scope}
         in_time = {event.id for event in live if event.status is EventStatus.SCHEDULED and event.approved_at is None}
         try:
-            self.do(approve(self.engine, *wanted, by=group, group=group))
+            self.do(approve(self.engine, *wanted, by=scope, group=scope))
         except UnknownStartRequest:
             assert not own.issuperset(wanted), "an approval of one's own live events was refused"
         else:
-            assert own.issuperset(wanted), "another group's event was approved"
+            assert own.issuperset(wanted), "another scope's event was approved"
             self.approved.update(wanted)
-            self.approvals.update((event_id, group) for event_id in wanted if event_id in in_time)
+            self.approvals.update((event_id, scope) for event_id in wanted if event_id in in_time)
 
     @rule(which=NUMBERS)
     def operator_cancels(self, which: int) -> None:
@@ -241,12 +255,34 @@ class InvariantsMachine(RuleBasedStateMachine):
         self.fabric.failures, self.fabric.lost_orders = failures, forgets
         self.fabric.delay = timedelta(minutes=3) if slow else None
 
-    @rule(missing=st.sets(st.sampled_from(VMS), max_size=2), force=st.booleans())
-    def fleet_changes(self, missing: set[str], force: bool) -> None:
-        fleet = Fleet(
-            [vm for vm in FLEET.vms.values() if vm.name not in missing], FLEET.groups.values(), FLEET.hosts.values()
-        )
-        leaving = missing & {*self.engine.fleet.vms}
+    @rule(which=NUMBERS, scope=st.sampled_from(SCOPES))
+    def approval_is_repeated_after_the_end(self, which: int, scope: str) -> None:
+        """The scope of an event that ended within a day gets no error, and all others do."""
+        if not self.over:
+            return
+        event = list(self.over.values())[which % len(self.over)]
+        before = self.engine.records.newest
+        try:
+            self.do(approve(self.engine, event.id, by=scope, group=scope))
+        except UnknownStartRequest:
+            assert event.scope != scope or self.now - (event.ended_at or self.now) >= timedelta(days=1)
+        else:
+            assert event.scope == scope
+            assert self.now - (event.ended_at or self.now) < timedelta(days=1)
+        assert self.engine.records.newest == before
+
+    @rule(missing=st.sets(st.sampled_from(VMS), max_size=2), force=st.booleans(), others=st.sets(SETS))
+    def fleet_changes(self, missing: set[str], force: bool, others: set[str]) -> None:
+        """Apply a file without some VMs. Some sets have the other visibility."""
+        groups = [
+            group._replace(visibility=Visibility.OWN if group.visibility is Visibility.GROUP else Visibility.GROUP)
+            if group.name in others
+            else group
+            for group in FLEET.groups.values()
+        ]
+        vms = [vm for vm in FLEET.vms.values() if vm.name not in missing]
+        fleet, now = Fleet(vms, groups, FLEET.hosts.values()), self.engine.fleet
+        leaving = {vm.name for vm in now.vms.values() if vm.name in missing or now.scope_of(vm) != fleet.scope_of(vm)}
         touched = {event.operation for event in self.engine.live_events() if leaving & {*event.resources}}
         try:
             self.do(self.engine.apply_fleet(fleet, by="operator", force=force))
@@ -289,7 +325,7 @@ class InvariantsMachine(RuleBasedStateMachine):
 
     def check_promise(self, event: Event) -> None:
         promised = self.promised[event.id]
-        for name in ("id", "operation", "group", "type", "resources", "created_at"):
+        for name in ("id", "operation", "group", "scope", "type", "resources", "created_at"):
             assert getattr(event, name) == getattr(promised, name)
         assert event.not_before >= promised.not_before, "a notice was made shorter"
         self.promised[event.id] = promised._replace(not_before=event.not_before)
@@ -309,19 +345,24 @@ class InvariantsMachine(RuleBasedStateMachine):
     def documents_are_true(self) -> None:
         if not hasattr(self, "engine"):
             return
-        for group in GROUPS:
-            document = self.engine.document(group)
-            assert all(event.group == group for event in document.events)
+        for scope in SCOPES:
+            document = self.engine.document(scope)
+            assert all(event.scope == scope for event in document.events)
             assert all(event.status.live for event in document.events)
+            members = {*self.engine.fleet.scope_members(scope)}
+            # A started event stays to its end, even if its VM was deleted meanwhile.
+            scheduled = [event for event in document.events if event.status is EventStatus.SCHEDULED]
+            assert all(members & {*event.resources} for event in scheduled), "a notice to the wrong VMs"
+            assert members or not document.enabled, "a document without VMs"
             if not document.enabled:
-                self.seen.pop(group, None)
+                self.seen.pop(scope, None)
                 continue
             body = render(document, NEWEST, "availability-set")
-            enabling, incarnation, before = self.seen.get(group, ("", 0, b""))
+            enabling, incarnation, before = self.seen.get(scope, ("", 0, b""))
             if document.enabling == enabling:
                 assert document.incarnation >= incarnation, "an incarnation went back"
                 assert (document.incarnation == incarnation) == (body == before)
-            self.seen[group] = (document.enabling, document.incarnation, body)
+            self.seen[scope] = (document.enabling, document.incarnation, body)
 
     @invariant()
     def domains_hold(self) -> None:
@@ -346,7 +387,7 @@ class InvariantsMachine(RuleBasedStateMachine):
             return False
         if event.type == "Terminate" and self.now < event.not_before:  # deletions of a group wait for each other
             siblings += [
-                other for other in self.engine.live_events() if (other.group, other.type) == (event.group, event.type)
+                other for other in self.engine.live_events() if (other.scope, other.type) == (event.scope, event.type)
             ]
         return all(sibling.approved_at or self.now >= sibling.not_before for sibling in siblings)
 

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
 from engines import MINUTE, START, approve, cancel, request_operation, running_engine
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -16,13 +17,15 @@ from depth import amount
 from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.durations import to_text
 from forewarn.core.explain import explain
-from forewarn.core.fleet import VM, Fleet, Group, Host, own_host
+from forewarn.core.fleet import VM, Fleet, Group, Host, Visibility, own_host
 from forewarn.core.fleet_commands import PolicyUpdate
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CAUSES, CauseRequest, OperationStatus
 from forewarn.core.requests import request
 from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Changes
 from forewarn.core.windows import is_open, parse_window
+from forewarn.errors import TooManyPendingOperations
 from forewarn.ports import ListFilter
 from forewarn.stores.sqlite import SqliteStore
 
@@ -212,6 +215,20 @@ async def test_a_group_without_notice_and_windows_delays_nothing() -> None:
         assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
         await approve(engine, *operation.events, by="red-1")
         assert [one.status for one in engine.live_operations()] == [OperationStatus.STARTED]
+
+
+@pytest.mark.parametrize("visibility", Visibility)
+async def test_the_limit_of_pending_user_operations_is_one_for_all_scopes_of_a_group(visibility: Visibility) -> None:
+    vms = [VM(f"web_{number}", "web", f"host-{number}", placement_group=number + 1) for number in range(3)]
+    fleet = Fleet(vms, [Group("web", "scale-set", visibility=visibility)], [Host(vm.host) for vm in vms])
+    limits = OperatorLimits(max_pending_user_operations=2)
+    async with running_engine(fleet=fleet, enable_groups=False, limits=limits) as engine:
+        for vm in vms:
+            await engine.enable(fleet.scope_of(vm), by=vm.name)
+        await request_operation(engine, "restart", "web_0")
+        await request_operation(engine, "restart", "web_1")
+        with pytest.raises(TooManyPendingOperations):
+            await request_operation(engine, "restart", "web_2")
 
 
 async def test_the_response_to_a_policy_change_has_the_new_policy() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_placement import fleets
 
 from depth import amount
-from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
+from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, Visibility
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.rollout_commands import MAX_HOSTS, MAX_UNAVAILABLE, plan, prepare, start
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching
@@ -158,7 +158,7 @@ def test_a_plan_has_every_host_once_in_the_order_of_time(
         return
     rollout = prepare(drafted(fleet), START, patterns, settings, "test")
     limits = OperatorLimits(speed=speed)
-    made = plan(fleet, limits, rollout, START, lambda group: group not in deaf)
+    made = plan(fleet, limits, rollout, START, lambda scope: scope not in deaf)
 
     assert dict(made.skipped) == useless
     updated = [host for wave in made.waves for host in wave.hosts]
@@ -181,21 +181,29 @@ def test_a_plan_has_every_host_once_in_the_order_of_time(
     fleet=fleets(vms=(3, 9), states=st.just(HostState.IN_SERVICE), zones=("",)),
     windows=st.tuples(*[st.sampled_from([*WINDOWS, (parse_window("mon 10:00 2h"),)])] * 3),
     deaf=st.sets(st.sampled_from(["red", "vm-0", "vm-1"])),
+    visibility=st.tuples(*[st.sampled_from(Visibility)] * 3),
     settings=rollout_settings(),
 )
 def test_a_rollout_runs_as_planned(
-    fleet: Fleet, windows: tuple[Any, ...], deaf: set[str], settings: RolloutSettings
+    fleet: Fleet,
+    windows: tuple[Any, ...],
+    deaf: set[str],
+    visibility: tuple[Visibility, ...],
+    settings: RolloutSettings,
 ) -> None:
-    groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
+    groups = [
+        group._replace(kind="scale-set", windows=found, visibility=visible)
+        for group, found, visible in zip(fleet.groups.values(), windows, visibility, strict=True)
+    ]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
     limits = OperatorLimits(inactivity_timeout=timedelta(days=3650))
 
     async def run() -> None:
         async with running_engine(fleet=fleet, enable_groups=False, limits=limits) as engine:
-            for group in {vm.group for vm in fleet.vms.values()} - deaf:
-                await engine.enable(group, by="test")
+            for scope in {*map(fleet.scope_of, fleet.vms.values())} - deaf:
+                await engine.enable(scope, by="test")
             prepared = prepare(engine.draft(), START, ["*"], settings, "test")
-            made = plan(fleet, limits, prepared, START, lambda group: group not in deaf)
+            made = plan(fleet, limits, prepared, START, lambda scope: scope not in deaf)
             await engine.execute(start, ["*"], settings, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}
@@ -216,6 +224,21 @@ def test_a_rollout_runs_as_planned(
             assert {host for host, _ in rollout.skipped} == {host for host, _ in made.skipped}
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("deaf", [{"web_0"}, {"web_1"}, {"web_0", "web_1"}, {"web"}])
+def test_a_plan_knows_which_scopes_of_a_set_get_a_notice(deaf: set[str]) -> None:
+    fleet = Fleet(
+        [VM(f"web_{number}", "web", f"host-{number}") for number in range(2)],
+        [Group("web", "scale-set", visibility=Visibility.OWN)],
+        [Host("host-0"), Host("host-1")],
+    )
+    rollout = prepare(drafted(fleet), START, ["*"], RolloutSettings(max_unavailable=1), "test")
+    made = plan(fleet, OperatorLimits(), rollout, START, lambda scope: scope not in deaf)
+    notices = {wave.hosts: wave.starts_at - wave.scheduled_at for wave in made.waves}
+    assert notices == {
+        (f"host-{number}",): timedelta(0) if f"web_{number}" in deaf else 15 * MINUTE for number in range(2)
+    }
 
 
 async def test_a_rollout_ends_though_its_later_waves_cannot_be_postponed_any_more() -> None:

@@ -314,8 +314,8 @@ class RolloutControl:
         """Plan in a thread, because thousands of hosts would delay polls."""
         now, limits = self._engine.clock.now(), self._engine.limits
 
-        def events_enabled(group: str) -> bool:
-            return any(not reason_not_notified(draft, scope, now, limits) for scope in draft.fleet.scopes(group))
+        def events_enabled(scope: str) -> bool:
+            return not reason_not_notified(draft, scope, now, limits)
 
         found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, events_enabled)
         return json_response(RolloutPlanShape.of(rollout, found))

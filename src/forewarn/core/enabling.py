@@ -38,7 +38,7 @@ def enable(draft: Draft, now: datetime, limits: OperatorLimits, scope: str, by: 
     delivery = draft.delivery(scope)
     if delivery is not None and delivery.enabled:
         return
-    if not draft.fleet.scope_members(scope):  # it has left the fleet since it polled
+    if not draft.fleet.scope_size(scope):  # it has left the fleet since it polled
         raise UnknownVM(name=scope, hint="")
     draft.put_delivery(Delivery(scope, True, enabling, len(draft.events_of(scope))), now)
     draft.record(_entry(draft, HistoryEntry(time=now, kind="enabled", by=by), scope))

@@ -137,7 +137,10 @@ _Named = TypeVar("_Named", VM, Group, Host)
 class Fleet:
     """All VMs, groups and hosts, with indexes. Immutable once published: a change creates a new fleet."""
 
-    __slots__ = ("_by_address", "_by_listen", "_by_load", "_domains", "_members", "_on_host", "groups", "hosts", "vms")
+    __slots__ = (
+        *("_by_address", "_by_listen", "_by_load", "_domains", "_members", "_on_host", "_scope_sizes"),
+        *("groups", "hosts", "vms"),
+    )
 
     def __init__(
         self,
@@ -152,6 +155,7 @@ class Fleet:
         self._by_listen = {vm.listen: vm for vm in self.vms.values() if vm.listen}
         self._domains: dict[str, dict[str, frozenset[int]]] = {}
         self._by_load: list[tuple[int, str]] | None = None
+        self._scope_sizes: dict[str, Counter[str]] = {}
         self._members: dict[str, list[str]] = {}
         self._on_host: dict[str, list[str]] = {}
         for vm in self.vms.values():
@@ -212,15 +216,27 @@ class Fleet:
 
     def scope_members(self, scope: str) -> list[str]:
         """Names of the VMs in a scope."""
-        if scope in self.vms:
-            return [scope] if self.scope_of(self.vms[scope]) == scope else []
-        return [name for name in self.members(self._group_name(scope)) if self.scope_of(self.vms[name]) == scope]
+        name = self._group_name(scope)
+        group = self.groups.get(name)
+        if group is not None and group.visibility is Visibility.OWN:
+            return [scope] if scope in self.vms and self.vms[scope].group == name else []
+        return [name for name in self.members(name) if self.scope_of(self.vms[name]) == scope]
+
+    def scope_size(self, scope: str) -> int:
+        """Number of VMs in a scope. Counted on first use, because a set can have thousands of VMs."""
+        name = self._group_name(scope)
+        if name not in self.groups or self.groups[name].visibility is Visibility.OWN:
+            return len(self.scope_members(scope))
+        if name not in self._scope_sizes:
+            self._scope_sizes[name] = Counter(self.scopes(name))
+        return self._scope_sizes[name][scope]
 
     def _group_name(self, scope: str) -> str:
+        vm = self.vms.get(scope)
+        if vm is not None and self.scope_of(vm) == scope:  # it can also have the name of a scope that it is not in
+            return vm.group
         if scope in self.groups:
             return scope
-        if scope in self.vms:
-            return self.vms[scope].group
         scale_set = scope.rpartition(".")[0]
         return scale_set if scale_set in self.groups else scope
 
@@ -303,6 +319,7 @@ class Fleet:
         _renew(self.groups, change.groups_removed, change.groups)
         _renew(self.hosts, change.hosts_removed, change.hosts)
         _renew(self.vms, gone, after.values())
+        self._update_scope_sizes(before, after.values(), {*change.groups_removed, *(one.name for one in change.groups)})
         for index, field in ((self._by_address, "address"), (self._by_listen, "listen")):
             for vm in before:
                 index.pop(getattr(vm, field), None)
@@ -311,6 +328,17 @@ class Fleet:
         self._rebuild_index(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
         tenants = {host.name: host.name.removesuffix(OWN_HOST_SUFFIX) for host in change.hosts}
         self._rebuild_index(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
+
+    def _update_scope_sizes(self, before: Iterable[VM], after: Iterable[VM], groups: Set[str]) -> None:
+        """Update the counts. Those of changed groups are counted again when they are needed."""
+        sizes = {name: found for name, found in self._scope_sizes.items() if name not in groups}
+        for vms, step in ((before, -1), (after, 1)):
+            for vm in vms:
+                if vm.group in sizes:
+                    if sizes[vm.group] is self._scope_sizes[vm.group]:  # another fleet may use it
+                        sizes[vm.group] = sizes[vm.group].copy()
+                    sizes[vm.group][self.scope_of(vm)] += step
+        self._scope_sizes = sizes
 
     def _rebuild_index(
         self,
@@ -405,7 +433,7 @@ def difference(before: Fleet, after: Fleet) -> FleetChange:
         hosts=tuple(host for name, host in after.hosts.items() if before.hosts.get(name) != host),
         hosts_removed=tuple(name for name in before.hosts if name not in after.hosts),
         leaving=frozenset(leaving),
-        vacated=frozenset(scope for scope in left if not after.scope_members(scope)),
+        vacated=frozenset(scope for scope in left if not after.scope_size(scope)),
     )
 
 
@@ -465,9 +493,10 @@ def _placement_groups(before: Fleet, declared: Fleet) -> dict[str, int]:
         if group.kind != GroupKind.SCALE_SET:
             continue
         found, new = {}, []
+        was_set = group.name in before.groups and before.groups[group.name].kind == GroupKind.SCALE_SET
         for name in declared.members(group.name):
             number, known = declared.vms[name].placement_group, before.vms.get(name)
-            if known is None or known.group != group.name:
+            if known is None or known.group != group.name or (number and not was_set):
                 new.append(name)
             elif number in (0, known.placement_group):
                 assigned[name] = number = known.placement_group

@@ -27,7 +27,7 @@ class OperatorLimits:
     description: Mapping[str, str] = field(default_factory=dict)
     """Description of events by cause. A cause that is not here has its default."""
     max_pending_user_operations: int = 0
-    """For each scope. 0: no limit."""
+    """For each group. 0: no limit."""
     max_postponement: timedelta = timedelta(days=7)
     """How far a routine operation can be postponed, from its first NotBefore."""
     history_retention: timedelta = timedelta(days=400)

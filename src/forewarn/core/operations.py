@@ -320,7 +320,7 @@ class Operation(NamedTuple):
     status: OperationStatus = OperationStatus.PENDING
     events: tuple[str, ...] = ()
     not_notified: tuple[tuple[str, str], ...] = ()
-    """Groups that are not notified, each with the reason."""
+    """Scopes that are not notified, each with the reason."""
     started_at: datetime | None = None
     executed_at: datetime | None = None
     settles_at: datetime | None = None

@@ -221,7 +221,7 @@ def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], reason: str) -
     scopes = {draft.fleet.scope_of(vm) for vm in gone}
     draft.change_fleet(FleetChange(removed=gone, leaving=frozenset(vm.name for vm in gone)))
     for scope in scopes:
-        if not draft.fleet.scope_members(scope):
+        if not draft.fleet.scope_size(scope):
             draft.forget_delivery(scope)
     return cancel_obsolete(draft, now, gone, reason)
 

@@ -225,11 +225,10 @@ def _check_pending_limit(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
     maximum = limits.max_pending_user_operations
     if not maximum:
         return
-    scope = draft.fleet.scope_of(vm)
-    events = draft.events_of(scope)
+    events = (event for scope in draft.fleet.scopes(vm.group) for event in draft.events_of(scope))
     pending = sum(event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in events)
     if pending >= maximum:
-        raise TooManyPendingOperations(scope=scope, maximum=maximum)
+        raise TooManyPendingOperations(group=vm.group, maximum=maximum)
 
 
 # --- Requesting -----------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class RolloutPlan(NamedTuple):
 def plan(
     fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, events_enabled: Callable[[str], bool]
 ) -> RolloutPlan:
-    """Plan the remaining waves for the current fleet."""
+    """Plan the remaining waves for the current fleet. `events_enabled` returns whether a scope gets notices."""
     settings = rollout.settings
     limits = limits.at(settings.speed)
     notice = limits.quicken(settings.notice if settings.notice is not None else minimum_notice(settings.type))
@@ -103,9 +103,9 @@ class PlannedHost:
     """A host of a planned wave: when its update starts if no VM approves."""
 
     def __init__(self, fleet: Fleet, host: str, events_enabled: Callable[[str], bool], *, keep_windows: bool) -> None:
-        vms = (fleet.vms[name] for name in fleet.on_host(host))
-        self.groups = list(dict.fromkeys(vm.group for vm in vms if not vm.deallocated))
-        self._has_notice = any(map(events_enabled, self.groups))
+        vms = [vm for name in fleet.on_host(host) if not (vm := fleet.vms[name]).deallocated]
+        self.groups = list(dict.fromkeys(vm.group for vm in vms))
+        self._has_notice = any(map(events_enabled, map(fleet.scope_of, vms)))
         windows = {found for group in self.groups if (found := fleet.group(group).windows)} if keep_windows else set()
         self._windows: tuple[Sequence[Window], ...] = tuple(windows)
 
@@ -232,9 +232,12 @@ def step_all(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
 
 def _may_free_hosts(draft: Draft) -> bool:
     """Return whether this draft ends work on a host or a move of VMs, or applies another fleet."""
-    changed = [operation for operation in draft.changes.operations.values() if operation.host or operation.moves]
-    ended = any(not operation.status.live or operation.executed_at is not None for operation in changed)
-    return ended or not all(change.in_place for change in draft.changes.fleet_changes)
+    for operation in draft.changes.operations.values():
+        if not operation.status.live and (operation.host or operation.moves):
+            return True
+        if operation.moves and operation.executed_at is not None:
+            return True
+    return not all(change.in_place for change in draft.changes.fleet_changes)
 
 
 def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> None:

@@ -581,15 +581,18 @@ def _check_scope_names(
     scale_sets = {group.name: group for group in groups.values() if group.kind == GroupKind.SCALE_SET}
     if not scale_sets:
         return
+    own = {group.name for group in scale_sets.values() if group.visibility is Visibility.OWN}
     named = [(entry, entry.text("name")) for entry in declared]
-    named += [(entry, vm.name) for vm, entry in zip(vms, entries, strict=True) if vm.group not in scale_sets]
+    for vm, entry in zip(vms, entries, strict=True):
+        if vm.group not in scale_sets or vm.group in own:
+            named.append((entry, vm.name))
     for entry, name in named:
         parts = _SCOPE_NAME.fullmatch(name)
         if parts and parts[1] in scale_sets:
             problem = f"{name!r} is the name of a placement group of {parts[1]!r}. Choose another name."
             raise entry.error(problem, "name")
     for vm, entry in zip(vms, entries, strict=True):
-        if vm.name in groups and vm.group in scale_sets and scale_sets[vm.group].visibility is Visibility.OWN:
+        if vm.name in groups and vm.group in own:
             raise entry.error(f"{vm.name!r} is also the name of a group. Choose another name.", "name")
 
 

@@ -30,7 +30,7 @@ SELECT {rollout.columns} FROM rollout WHERE ended_at IS NULL ORDER BY rowid;
 SELECT {event.columns} FROM event WHERE ended_at IS NULL ORDER BY rowid;
 
 -- name: events_ended_since
-SELECT {event.columns} FROM event WHERE ended_at > :since ORDER BY rowid;
+SELECT {event.columns} FROM event WHERE ended_at > :since;
 
 -- name: load_deliveries
 SELECT {delivery.columns}, last_seen_at FROM delivery;
