@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from engines import approve, cancel, make_engine
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from forewarn.core.events import Event
     from forewarn.engine.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
+
+pytestmark = pytest.mark.timeout(600)  # the deep profile takes minutes on a busy machine
+
 
 # The runs and steps that the project promises for every change.
 RUNS, STEPS = 1000, 50

@@ -229,7 +229,7 @@ class OperationControl:
             problem = f"must be given without vms and host, and with one of {', '.join(IMAGE_CHANGES)}"
             raise BadRequestBody(pointer="/group", problem=problem, allowed="the name of a group")
         if not requested.vms and not requested.host and not group:
-            problem = "must name at least one VM. Or give a host"
+            problem = "must name at least one VM. Or give a host, or a group for a new OS image"
             raise BadRequestBody(pointer="/vms", problem=problem, allowed="a list of VM names")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
