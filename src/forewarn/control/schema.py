@@ -128,6 +128,8 @@ def _cleaned(schema: Any) -> Any:
     found = {key: _cleaned(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
     if "$ref" in found:
         found["$ref"] = found["$ref"].removesuffix("Shape")
+    if "anyOf" in found:  # null last: versions of msgspec differ in the order
+        found["anyOf"].sort(key=lambda each: each.get("type") == "null")
     if _RANGE in found:
         found["minimum"], found["maximum"] = found.pop(_RANGE)
     return found
