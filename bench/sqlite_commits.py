@@ -31,7 +31,7 @@ def read_transactions(source: sqlite3.Connection, events: list[str], sequence: i
     for event_id in events:
         event = _row(source, rows.EVENTS, "id", event_id)
         operation = _row(source, rows.OPERATIONS, "id", event["operation"])
-        delivery = _row(source, rows.DELIVERIES, "group_name", event["group_name"])
+        delivery = _row(source, rows.DELIVERIES, "scope", event["scope"])
         entries = _rows(source, rows.HISTORY, "event = ? ORDER BY sequence", event_id)
         history = [entry for entry in entries if entry["kind"] in APPROVAL_KINDS]
         if len(history) != len(APPROVAL_KINDS):
