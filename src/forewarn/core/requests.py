@@ -304,7 +304,7 @@ def _parts(draft: Draft, cause: Cause, cause_request: CauseRequest) -> list[Caus
             things="VMs",
             what="request",
             maximum=MAX_VMS,
-            remedy="Name fewer VMs in each request.",
+            remedy="Name fewer, or use a rollout over their hosts.",
         )
     if cause.target is CauseTarget.VM:
         return [cause_request._replace(vms=(name,)) for name in names]
