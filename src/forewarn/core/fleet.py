@@ -216,20 +216,24 @@ class Fleet:
 
     def scope_members(self, scope: str) -> list[str]:
         """Names of the VMs in a scope."""
-        name = self._group_name(scope)
-        group = self.groups.get(name)
-        if group is not None and group.visibility is Visibility.OWN:
-            return [scope] if scope in self.vms and self.vms[scope].group == name else []
-        return [name for name in self.members(name) if self.scope_of(self.vms[name]) == scope]
+        return [name for name in self.members(self._group_name(scope)) if self.scope_of(self.vms[name]) == scope]
 
     def scope_size(self, scope: str) -> int:
-        """Number of VMs in a scope. Counted on first use, because a set can have thousands of VMs."""
-        name = self._group_name(scope)
-        if name not in self.groups or self.groups[name].visibility is Visibility.OWN:
-            return len(self.scope_members(scope))
-        if name not in self._scope_sizes:
-            self._scope_sizes[name] = Counter(self.scopes(name))
-        return self._scope_sizes[name][scope]
+        """Number of VMs in a scope."""
+        return self._sizes_in(self._group_name(scope))[scope]
+
+    def scopes(self, group: str) -> dict[str, int]:
+        """The scopes of a group, each with its number of VMs."""
+        return {scope: size for scope, size in self._sizes_in(group).items() if size}
+
+    def _sizes_in(self, group: str) -> Counter[str]:
+        """Numbers of VMs by scope. Of a declared group, counted on first use: a set can have thousands of VMs."""
+        found = self._scope_sizes.get(group)
+        if found is None:
+            found = Counter(self.scope_of(self.vms[name]) for name in self.members(group))
+            if group in self.groups:
+                self._scope_sizes[group] = found
+        return found
 
     def _group_name(self, scope: str) -> str:
         vm = self.vms.get(scope)
@@ -239,10 +243,6 @@ class Fleet:
             return scope
         scale_set = scope.rpartition(".")[0]
         return scale_set if scale_set in self.groups else scope
-
-    def scopes(self, group: str) -> dict[str, int]:
-        """The scopes of a group, each with its number of VMs."""
-        return dict(Counter(self.scope_of(self.vms[name]) for name in self.members(group)))
 
     def host(self, name: str) -> Host:
         """Return the host of that name: a declared one, or the implicit host of a VM."""

@@ -11,11 +11,12 @@ from forewarn.core.durations import format_duration
 from forewarn.core.events import Source
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES
+from forewarn.core.progress import first_names
 from forewarn.core.requests import has_terminate_notice, minimum_notice
 from forewarn.errors import BadOption, ScenarioDoesNotFit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from forewarn.core.faults import FaultSpec
@@ -255,9 +256,6 @@ class Run(NamedTuple):
 # --- Which VMs a run uses -------------------------------------------------------------------------
 
 
-_MAX_NAMES = 5
-
-
 def select_vms(fleet: Fleet, scenario: Scenario, options: RunOptions) -> tuple[str, ...]:
     """Select the VMs of a run. The error says what the scenario needs."""
     needs = scenario.needs
@@ -288,10 +286,10 @@ def _only_choice(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
     chosen = _select_from(fleet, needs, groups_that_fit[0])
     if len(groups_that_fit) == 1 and (needs.group == GroupKind.SCALE_SET or len(suitable) == len(chosen)):
         return chosen
-    option = f"--group: {_list_names(groups_that_fit)}"
+    option = f"--group: {first_names(groups_that_fit)}"
     if needs.vms == 1 and not needs.update_domains:
         fit = [name for group in groups_that_fit for name in fleet.members(group) if _fits(fleet, needs, name)]
-        option = f"--vm: {_list_names(fit)}"
+        option = f"--vm: {first_names(fit)}"
     raise _mismatch(scenario, f"the fleet has more than one choice. Choose with {option}")
 
 
@@ -314,7 +312,7 @@ def _problem(fleet: Fleet, needs: Needs, names: Sequence[str]) -> str:
         return f"only {len(names)} {'matches' if len(names) == 1 else 'match'}" if names else "no VM matches"
     groups = dict.fromkeys(fleet.vm(name).group for name in names)
     if needs.one_group and len(groups) > 1:
-        return f"these VMs are in {len(groups)} groups: {_list_names(groups)}"
+        return f"these VMs are in {len(groups)} groups: {first_names(list(groups))}"
     domains = {fleet.vm(name).update_domain for name in names}
     if needs.update_domains and len(domains) != needs.update_domains:
         return f"these VMs are in {len(domains)}"
@@ -346,9 +344,3 @@ def _mismatch(scenario: Scenario, problem: str) -> ScenarioDoesNotFit:
     return ScenarioDoesNotFit(
         problem=f"{scenario.name} needs {scenario.needs.text()}, but {problem}.", hint=hint if scenario.fleet else ""
     )
-
-
-def _list_names(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
-    return ", ".join(found[:_MAX_NAMES]) + more
