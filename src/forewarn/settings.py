@@ -204,7 +204,13 @@ FABRICS = ("simulated", "manual", "command")
 
 SECTIONS = {
     "Service": (
-        Setting("fleet", "", "FILE", "The fleet file. The service applies it at start-up if it has changed.", _file),
+        Setting(
+            "fleet",
+            "",
+            "FILE",
+            "The fleet file. The service applies it at start-up, unless it was the last one applied.",
+            _file,
+        ),
         Setting("data", "", "DIR", "The data folder. :memory: keeps all data in memory only.", _data),
         Setting("metadata", "127.0.0.1:8169", "HOST:PORT", "Address of the metadata service, for VMs.", _address),
         Setting("control", "127.0.0.1:8170", "HOST:PORT", "Address of the control API, for operators.", _address),

@@ -187,10 +187,13 @@ def test_virtual_time_does_not_run_and_is_stored(make_service: Callable[..., Ser
     assert service.now == later
 
 
-def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service: Callable[..., ServiceProcess]) -> None:
-    def names() -> list[str]:
-        return [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]]
+def vm_names(service: ServiceProcess) -> list[str]:
+    return [vm["name"] for vm in service.list_all("/v1/vms")]
 
+
+def test_up_applies_its_fleet_file_if_another_file_was_applied_last(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
     service = make_service(fleet=FLEET)
     path = service.folder / "fleet.toml"
     other = service.folder / "other.toml"
@@ -198,11 +201,38 @@ def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service:
     assert service.cli("fleet", "apply", str(other)).returncode == 0
     service.stop()
     service.start("--fleet", str(path))
-    assert names() == ["one", "three"], "the file is as it was: what was applied since stays"
+    assert vm_names(service) == ["one", "two"]
+    difference, _, greeting = service.output.partition("Forewarn ")
+    assert difference.splitlines() == [
+        f"Applied {path}:",
+        "VMs added                     1  two",
+        "VMs removed                   1  three",
+        "",
+    ]
+    assert "is running with 2 VMs" in greeting
+    assert service.control("PUT", "/v1/fleet", other.read_bytes()).status == 200
     service.stop()
-    path.write_text(FLEET.replace("two", "four"))
     service.start("--fleet", str(path))
-    assert names() == ["four", "one"]
+    assert vm_names(service) == ["one", "two"], "a file that came by the API counts too"
+
+
+def test_a_start_with_the_fleet_file_applied_last_brings_back_nothing(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    service.request_operation("delete", "two")
+    service.advance("10m")
+    assert vm_names(service) == ["one"]
+    service.stop()
+    same = service.folder / "same.toml"
+    same.write_text(FLEET)
+    service.start("--clock", "virtual", "--fleet", str(same))
+    assert vm_names(service) == ["one"], "the text counts, not the path"
+    assert service.output.startswith("Forewarn "), "nothing was applied"
+    service.stop()
+    same.write_text(FLEET.replace("two", "four"))
+    service.start("--clock", "virtual", "--fleet", str(same))
+    assert vm_names(service) == ["four", "one"]
 
 
 def test_vms_with_addresses_of_their_own(make_service: Callable[..., ServiceProcess]) -> None:

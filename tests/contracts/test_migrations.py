@@ -9,6 +9,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from forewarn.clock import VirtualClock
 from forewarn.core.access import Role, Token, create_token
 from forewarn.core.events import EventStatus
@@ -323,3 +325,27 @@ def test_a_running_rollout_of_release_0_1_is_running_and_other_statuses_stay(tmp
         for old, new in statuses.items():
             (rollout,) = store.rollouts_by_prefix(f"rollout-{old}")
             assert (rollout.status, rollout.pending, rollout.settings.max_unavailable) == (new, ("rack-2",), 3)
+
+
+# --- The last fleet file ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {}),
+        ({"fleet file /srv/fleet.toml": "aa"}, {"fleet file": "aa"}),
+        ({"fleet file /a": "aa", "fleet file /b": "aa"}, {"fleet file": "aa"}),
+        ({"fleet file /a": "aa", "fleet file /b": "bb"}, {}),
+    ],
+)
+def test_the_last_fleet_file_is_known_if_only_one_was_ever_applied(
+    tmp_path: Path, before: dict[str, str], after: dict[str, str]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as database, database:
+        database.executescript(" ".join(migrations()[:11]))
+        database.executemany("INSERT INTO fact VALUES (?, ?)", [("virtual_now", AT), *before.items()])
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute("PRAGMA user_version = 11")
+    with closing(SqliteStore(tmp_path)) as store:
+        assert store.load().facts == {"virtual_now": AT, **after}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from forewarn.cli.output import by_name, names, print_facts, print_json, print_table, service_command
+from forewarn.cli.output import by_name, fact_lines, names, print_json, print_table, service_command
 from forewarn.errors import UnreadableFile
 from forewarn.files.fleet_file import parse_fleet
 
@@ -73,15 +73,15 @@ def apply(file: str, force: bool, client: ControlClient, as_json: bool) -> None:
       forewarn fleet apply fleet.toml
     """
     text = read_fleet_file(file)
-    query = {"source": file, "path": full_path(file), "force": "true" if force else "false"}
-    change = client.put("fleet", body=text.encode(), **query)
+    change = client.put("fleet", body=text.encode(), source=file, force="true" if force else "false")
     if as_json:
         print_json(change)
     else:
-        _print_change(change)
+        click.echo("\n".join(difference_lines(change)))
 
 
-def _print_change(change: dict[str, Any]) -> None:
+def difference_lines(change: dict[str, list[str]]) -> list[str]:
+    """Return lines about the changes of a fleet file."""
     lines = {
         "VMs added": change["added"],
         "VMs changed": change["changed"],
@@ -92,9 +92,8 @@ def _print_change(change: dict[str, Any]) -> None:
         "hosts removed": change["hosts_removed"],
     }
     if not any(lines.values()):
-        click.echo("No changes: the fleet already matches the file.")
-        return
-    print_facts({title: f"{len(found):>6}  {names(found)}" if found else None for title, found in lines.items()})
+        return ["No changes: the fleet already matches the file."]
+    return fact_lines({title: f"{len(found):>6}  {names(found)}" if found else None for title, found in lines.items()})
 
 
 @command.command()

@@ -71,10 +71,13 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: st
 
 def print_facts(facts: dict[str, str | None]) -> None:
     """Print names and values, one per line. Leave out those without a value."""
+    for line in fact_lines(facts):
+        click.echo(line)
+
+
+def fact_lines(facts: dict[str, str | None]) -> list[str]:
     width = max(len(name) for name in facts)
-    for name, value in facts.items():
-        if value:
-            click.echo(f"{name:<{width}}  {value}")
+    return [f"{name:<{width}}  {value}" for name, value in facts.items() if value]
 
 
 def when(text: str | None, now: str) -> str:

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import uvloop
 
 from forewarn import __version__
 from forewarn.assembly import Assembly
 from forewarn.cli import service_files
-from forewarn.cli.fleet import full_path, read_fleet_file
+from forewarn.cli.fleet import difference_lines, full_path, read_fleet_file
 from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_options
-from forewarn.control.fleet import applied_before, apply_fleet
+from forewarn.control.fleet import apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.settings import MEMORY
@@ -91,6 +92,8 @@ class ForegroundService:
         self._data: str = values["data"]
         self._all = Assembly(values)
         self._engine = self._all.engine
+        self._applied: list[str] = []
+        """What the fleet file has changed, for the first output."""
 
     async def start(self) -> None:
         token = service_files.read_token(self._data)
@@ -114,9 +117,10 @@ class ForegroundService:
     async def _prepare_fleet(self) -> None:
         source: str = self._values["fleet"]
         if source:
-            text, path = read_fleet_file(source), full_path(source)
-            if not applied_before(self._engine, text, path):
-                await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, path=path, force=False)
+            text = read_fleet_file(source)
+            if not is_last_applied(self._engine, text):
+                change = await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, force=False)
+                self._applied = [f"Applied {source}:", *difference_lines(msgspec.structs.asdict(change)), ""]
                 return
         elif not self._engine.fleet.vms:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
@@ -124,9 +128,10 @@ class ForegroundService:
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
 
     def greeting(self) -> str:
-        """Return the first output: the addresses, and commands to try."""
+        """Return the first output: what the fleet file has changed, the addresses, and commands to try."""
         metadata = f"{self._all.metadata_url}/metadata/scheduledevents"
-        return greeting(self._values, self._engine.fleet, metadata, self._all.control_url)
+        first = greeting(self._values, self._engine.fleet, metadata, self._all.control_url)
+        return "\n".join([*self._applied, first])
 
 
 def _this_machine() -> Fleet:

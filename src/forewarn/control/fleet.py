@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from forewarn.metadata.server import MetadataServer
 
 
-def applied_before(engine: Engine, text: str, path: str) -> bool:
-    """Return whether the file was applied before and has not changed since.
+LAST_FILE = "fleet file"
+"""Name of the stored fact with the hash of the fleet file that was applied last, by whatever way."""
 
-    A restart must not apply it again: another file may have been applied in between.
+
+def is_last_applied(engine: Engine, text: str) -> bool:
+    """Return whether this file was applied last.
+
+    A restart must not apply it again: that would bring back VMs that were deleted since.
     """
-    return engine.facts.get(_fact(path)) == _fingerprint(text)
+    return engine.facts.get(LAST_FILE) == _hash(text)
 
 
-def _fact(path: str) -> str:
-    """Return the name of the stored fact with the fingerprint of the file that was applied last from this path."""
-    return f"fleet file {path}"
-
-
-def _fingerprint(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
+def _hash(text: str) -> str:
+    # The command line reads files with the line ends of any system.
+    return sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 
 async def apply_fleet(
-    engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, path: str, force: bool
-) -> FleetChange:
+    engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, force: bool
+) -> FleetChangeShape:
     """Apply a fleet file: reserve the addresses of the VMs, commit the change, then listen on these addresses.
 
-    `source` is the name of the file in messages. `path` is its path, if known.
+    `source` is the name of the file in messages.
     """
     async with metadata.applying:
         # A full garbage collection visits every VM with all threads stopped, and finds nothing. Disable it only in a
@@ -59,7 +59,7 @@ async def apply_fleet(
             fleet = await asyncio.to_thread(parse_fleet, text, source)
             reserved = metadata.reserve(fleet)
             try:
-                facts = {_fact(path): _fingerprint(text)} if path else {}
+                facts = {LAST_FILE: _hash(text)}
                 change = await engine.apply_fleet(fleet, by, force=force, reason=source, facts=facts)
             except BaseException:
                 release(reserved)
@@ -69,7 +69,7 @@ async def apply_fleet(
             if own_process:
                 gc.enable()
                 gc.freeze()
-    return change
+    return FleetChangeShape.of(change)
 
 
 class FleetShape(Shape):
@@ -108,10 +108,6 @@ class FleetFileQuery(Struct):
     """How to apply a fleet file."""
 
     source: Annotated[str | None, help_text("Name of the file in messages.")] = None
-    path: Annotated[
-        str,
-        help_text("Path of the file. If the service starts with the same unchanged file, it does not apply it again."),
-    ] = ""
     force: Annotated[bool, help_text("End the events of VMs that leave the fleet or change their group.")] = False
 
 
@@ -150,5 +146,4 @@ class FleetControl:
         source = query.source if query.source is not None else "the fleet file"
         text = (await read_bytes(request, MAX_FLEET_BYTES)).decode("utf-8", errors="replace")
         by = caller(request).name
-        change = await apply_fleet(self._engine, self._metadata, text, source, by, path=query.path, force=query.force)
-        return json_response(FleetChangeShape.of(change))
+        return json_response(await apply_fleet(self._engine, self._metadata, text, source, by, force=query.force))
