@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from command_line import run_command
 from forewarn.testing.client import COMMAND
+from terminal import on_terminal
 
 if TYPE_CHECKING:
     from forewarn.testing import Service
@@ -302,19 +302,6 @@ def test_a_failed_attempt_is_shown_with_the_next_one(service: Service) -> None:
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])
 def test_a_deletion_needs_confirmation_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
     """Without a terminal there is no question: all other tests of this file have none."""
-    main, terminal = pty.openpty()
-    asking = subprocess.Popen(
-        [*COMMAND, "vm", "delete", "pool_2"],
-        env={**os.environ, **service.environment},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    seen = b""
-    while b"Delete pool_2? This cannot be undone. [y/N]" not in seen:
-        seen += os.read(main, 1000)
-    os.write(main, answer.encode() + b"\n")
-    asking.wait()
-    os.close(main)
+    shown = on_terminal(service, "vm", "delete", "pool_2", answer=answer)
+    assert "Delete pool_2? This cannot be undone. [y/N]" in shown
     assert bool(parsed(service, "event", "list")["events"]) is deleted

@@ -75,7 +75,7 @@ def test_the_data_of_the_first_release_is_read(tmp_path: Path) -> None:
     assert (update.type, update.verb, update.request.duration) == ("Freeze", "freeze", timedelta(seconds=9))
     assert saved.fleet.hosts["host-a"].state is HostState.IN_SERVICE
     assert (saved.fleet.groups["web"].windows, saved.fleet.groups["web"].terminate_notice) == ((), None)
-    assert saved.fleet.groups["web"].os_image_notice is None
+    assert (saved.fleet.groups["web"].os_image_notice, saved.fleet.groups["web"].file_policy) == (None, None)
     vm = saved.fleet.vms["web-0"]
     assert not vm.deallocated
     assert (vm.os, vm.location, vm.user_data, vm.custom_data, vm.public_keys) == ("linux", "local", "", "", ())

@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.core.access import Role, StoredResponse, Token
 from forewarn.core.events import Event, EventStatus, Source
-from forewarn.core.fleet import VM, Group, Host, HostState, SetMode, Visibility
+from forewarn.core.fleet import VM, Group, GroupPolicy, Host, HostState, SetMode, Visibility
 from forewarn.core.operations import UNKNOWN_DURATION, CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Delivery, HistoryEntry, HistorySnapshot
@@ -53,7 +53,10 @@ ROWS: dict[str, tuple[Any, ...]] = {
             SetMode.FLEXIBLE,
             Visibility.OWN,
             "deallocate",
+            LENGTH,
+            GroupPolicy(("reboot",), LENGTH, (parse_window("sun 02:00 4h Europe/Berlin"),), LENGTH),
         ),
+        Group("pool", "scale-set", file_policy=GroupPolicy()),
     ),
     "host": (Host("host-a"), Host("host-b", HostState.FAILED, spare=True)),
     "delivery": (Delivery("web", True, "0123abcd", 7), Delivery("db", False, "", 0)),

@@ -234,7 +234,11 @@ async def test_the_limit_of_pending_user_operations_is_one_for_all_scopes_of_a_g
 async def test_the_response_to_a_policy_change_has_the_new_policy() -> None:
     async with running_engine(fleet=SHARED) as engine:
         answered = await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
-        assert answered == engine.fleet.group("red") == SHARED.group("red")._replace(windows=WINDOWS[1])
+        assert (
+            answered
+            == engine.fleet.group("red")
+            == SHARED.group("red")._replace(windows=WINDOWS[1], file_policy=SHARED.group("red").policy)
+        )
 
 
 async def test_the_explanation_names_the_window_and_when_it_closes() -> None:

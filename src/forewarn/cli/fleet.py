@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forewarn.cli.output import by_name, fact_lines, names, print_json, print_table, service_command
+from forewarn.cli.requests import asks, confirm
 from forewarn.errors import UnreadableFile
 from forewarn.files.fleet_file import parse_fleet
 
@@ -64,8 +65,10 @@ def check(file: str, as_json: bool) -> None:
 @command.command()
 @click.argument("file", type=click.Path())
 @click.option("--force", is_flag=True, help="Also remove VMs with active events. The events are cancelled.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_command
-def apply(file: str, force: bool, client: ControlClient, as_json: bool) -> None:
+def apply(file: str, force: bool, dry_run: bool, yes: bool, client: ControlClient, as_json: bool) -> None:
     """Apply a fleet file to the running service.
 
     \b
@@ -73,11 +76,24 @@ def apply(file: str, force: bool, client: ControlClient, as_json: bool) -> None:
       forewarn fleet apply fleet.toml
     """
     text = read_fleet_file(file)
-    change = client.put("fleet", body=text.encode(), source=file, force="true" if force else "false")
+
+    def put(*, dry_run: bool) -> dict[str, list[str]]:
+        query = {"source": file, "force": str(force).lower(), "dry_run": str(dry_run).lower()}
+        found: dict[str, list[str]] = client.put("fleet", body=text.encode(), **query)
+        return found
+
+    if not dry_run and asks(yes):
+        expected = put(dry_run=True)
+        if count := len(expected["removed"]):
+            click.echo("\n".join(difference_lines(expected)))
+            confirm(f"Remove {count} VM{'s' if count > 1 else ''} from the fleet?", yes)
+    change = put(dry_run=dry_run)
     if as_json:
         print_json(change)
-    else:
-        click.echo("\n".join(difference_lines(change)))
+        return
+    if dry_run:
+        click.echo("Dry run: nothing was changed.")
+    click.echo("\n".join(difference_lines(change)))
 
 
 def difference_lines(change: dict[str, list[str]]) -> list[str]:

@@ -99,7 +99,8 @@ def policy(
 ) -> None:
     """Change the policy of a group.
 
-    NAME can also be a VM without a group. The change is lost when a fleet file is applied.
+    NAME can also be a VM without a group. The change stays until a fleet file has another policy for the group than
+    before.
 
     \b
     Example:
@@ -169,6 +170,7 @@ def _print(client: ControlClient, group: dict[str, Any], as_json: bool) -> None:
             "terminate notice": group["terminate_notice"] or "off",
             "OS image notice": group["os_image_notice"] or "off",
             "windows": "; ".join(group["windows"]) or "any time",
+            "policy": "changed at run time; the fleet file has another" if group["policy_changed"] else None,
             "mode": group["mode"],
             "VMs see": _VISIBLE.get(group["visibility"]),
             "eviction policy": group["eviction_policy"],

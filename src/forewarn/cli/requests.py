@@ -111,8 +111,13 @@ def request_fields(options: dict[str, Any]) -> dict[str, Any]:
 
 def confirm(question: str, yes: bool) -> None:
     """Ask for confirmation on a terminal."""
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+    if asks(yes):
         click.confirm(question, abort=True)
+
+
+def asks(yes: bool) -> bool:
+    """Return whether a command asks: on a terminal, without --yes."""
+    return not yes and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def request_operations(body: dict[str, Any], options: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from forewarn.core.fleet import FleetChange
+    from forewarn.core.fleet import Fleet, FleetChange
     from forewarn.engine.engine import Engine
     from forewarn.metadata.server import MetadataServer
 
@@ -43,11 +43,11 @@ def _hash(text: str) -> str:
 
 
 async def apply_fleet(
-    engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, force: bool
+    engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, force: bool, dry_run: bool = False
 ) -> FleetChangeShape:
     """Apply a fleet file: reserve the addresses of the VMs, commit the change, then listen on these addresses.
 
-    `source` is the name of the file in messages.
+    `source` is the name of the file in messages. A dry run drops the change, and releases the addresses.
     """
     async with metadata.applying:
         # A full garbage collection visits every VM with all threads stopped, and finds nothing. Disable it only in a
@@ -60,16 +60,19 @@ async def apply_fleet(
             reserved = metadata.reserve(fleet)
             try:
                 facts = {LAST_FILE: _hash(text)}
-                change = await engine.apply_fleet(fleet, by, force=force, reason=source, facts=facts)
+                change = await engine.apply_fleet(fleet, by, force=force, reason=source, facts=facts, dry_run=dry_run)
             except BaseException:
                 release(reserved)
                 raise
-            await metadata.listen(fleet, reserved)
+            if dry_run:
+                release(reserved)
+            else:
+                await metadata.listen(fleet, reserved)
         finally:
             if own_process:
                 gc.enable()
                 gc.freeze()
-    return FleetChangeShape.of(change)
+    return FleetChangeShape.of(change, fleet)
 
 
 class FleetShape(Shape):
@@ -81,7 +84,7 @@ class FleetShape(Shape):
 
 
 class FleetChangeShape(Shape):
-    """What a fleet file changed."""
+    """What a fleet file changed, or would change."""
 
     added: list[str]
     changed: list[str]
@@ -92,13 +95,15 @@ class FleetChangeShape(Shape):
     hosts_removed: list[str]
 
     @classmethod
-    def of(cls, change: FleetChange) -> Self:
+    def of(cls, change: FleetChange, fleet: Fleet) -> Self:
+        # The policy of a VM without a group, if it was set at run time, is stored as a group.
+        reset = [name for name in change.groups_removed if name in fleet.vms]
         return cls(
             added=[vm.name for vm in change.added],
             changed=[vm.name for vm in change.changed],
             removed=[vm.name for vm in change.removed],
-            groups=[group.name for group in change.groups],
-            groups_removed=list(change.groups_removed),
+            groups=[*(group.name for group in change.groups), *reset],
+            groups_removed=[name for name in change.groups_removed if name not in fleet.vms],
             hosts=[host.name for host in change.hosts],
             hosts_removed=list(change.hosts_removed),
         )
@@ -109,6 +114,7 @@ class FleetFileQuery(Struct):
 
     source: Annotated[str | None, help_text("Name of the file in messages.")] = None
     force: Annotated[bool, help_text("End the events of VMs that leave the fleet or change their group.")] = False
+    dry_run: Annotated[bool, help_text("Return the difference, and change nothing.")] = False
 
 
 TOML = "application/toml"
@@ -145,5 +151,5 @@ class FleetControl:
         query: FleetFileQuery = request.state.query
         source = query.source if query.source is not None else "the fleet file"
         text = (await read_bytes(request, MAX_FLEET_BYTES)).decode("utf-8", errors="replace")
-        by = caller(request).name
-        return json_response(await apply_fleet(self._engine, self._metadata, text, source, by, force=query.force))
+        by, options = caller(request).name, {"force": query.force, "dry_run": query.dry_run}
+        return json_response(await apply_fleet(self._engine, self._metadata, text, source, by, **options))

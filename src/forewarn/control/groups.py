@@ -62,6 +62,9 @@ class GroupShape(Shape):
         Annotated[str, choice(*EVICTION_POLICIES)] | None, help_text("Of its Spot VMs without their own policy.")
     ]
     os_image_notice: str | None
+    policy_changed: Annotated[
+        bool, help_text("Whether the policy was changed at run time. The fleet file has another one.")
+    ]
     vms: Count
     scopes: Annotated[
         list[ScopeShape],
@@ -85,6 +88,7 @@ class GroupShape(Shape):
             visibility=group.visibility if group.kind == GroupKind.SCALE_SET else None,
             eviction_policy=group.eviction_policy or None,
             os_image_notice=format_notice(group.os_image_notice),
+            policy_changed=group.file_policy is not None,
             vms=members,
             scopes=scopes,
         )

@@ -9,7 +9,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forewarn.core.windows import Window
-from forewarn.errors import PlacementGroupFixed, PlacementGroupFull, UnknownHost, UnknownResource, UnknownVM, nearest
+from forewarn.errors import (
+    PlacementGroupFixed,
+    PlacementGroupFull,
+    SpotTerminateNotice,
+    UnknownHost,
+    UnknownResource,
+    UnknownVM,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
@@ -50,6 +58,15 @@ TERMINATE_NOTICE_KINDS = (GroupKind.SCALE_SET, GroupKind.STANDALONE)
 """Kinds of groups that can have a terminate notice."""
 
 
+class GroupPolicy(NamedTuple):
+    """The choices of a group's owner, which can also change at run time."""
+
+    auto_approve: tuple[str, ...] = ()
+    terminate_notice: timedelta | None = None
+    windows: tuple[Window, ...] = ()
+    os_image_notice: timedelta | None = None
+
+
 class Group(NamedTuple):
     """VMs with one owner and one policy. They share one document, or several: see `Fleet.scope_of`."""
 
@@ -68,6 +85,16 @@ class Group(NamedTuple):
     """What happens to its evicted VMs, unless the VM has its own policy; empty: the default."""
     os_image_notice: timedelta | None = None
     """Notice of reimages and image upgrades in a scale set; None: they have no notice."""
+    file_policy: GroupPolicy | None = None
+    """The policy in the fleet file, if it was changed at run time since; None: it was not."""
+
+    @property
+    def policy(self) -> GroupPolicy:
+        return GroupPolicy(self.auto_approve, self.terminate_notice, self.windows, self.os_image_notice)
+
+    def with_policy(self, policy: GroupPolicy, file_policy: GroupPolicy) -> Group:
+        """Return the group with another policy than in the file, or with the same."""
+        return self._replace(**policy._asdict(), file_policy=None if policy == file_policy else file_policy)
 
 
 class HostState(StrEnum):
@@ -448,11 +475,12 @@ def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str]) -> tu
 
 
 def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = frozenset()) -> Fleet:
-    """Return the declared fleet with the runtime state of its VMs and hosts.
+    """Return the declared fleet with the runtime state of its VMs, hosts and groups.
 
     A moved VM stays on its host, unless the file names another host than before or its domains conflict there.
     A spare host stays while VMs are on it or on their way to it. Deallocated VMs stay deallocated, and hosts that are
-    out of service stay so. VMs of scale sets keep their placement group, and new ones get one.
+    out of service stay so. VMs of scale sets keep their placement group, and new ones get one. A policy that was set at
+    run time stays if the file has the same policy for this group as before.
     """
     moved = _still_moved(before, declared)
     placement_groups = _placement_groups(before, declared)
@@ -474,9 +502,32 @@ def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = 
                 hosts.append(host._replace(spare=False))
         elif name in in_place or (host.state is not HostState.IN_SERVICE and _is_own_host(declared, name)):
             hosts.append(host)
-    if not kept and not hosts:
+    groups = _runtime_policies(before, declared)
+    if not kept and not hosts and not groups:
         return declared
-    return declared.changed_by(FleetChange(changed=tuple(kept), hosts=tuple(hosts)))
+    return declared.changed_by(FleetChange(changed=tuple(kept), hosts=tuple(hosts), groups=tuple(groups)))
+
+
+def _runtime_policies(before: Fleet, declared: Fleet) -> list[Group]:
+    """Return the groups that keep the policy that was set at run time."""
+    kept = []
+    for name, known in before.groups.items():
+        own_group = name in declared.vms and declared.vms[name].group == name
+        if known.file_policy is None or not (own_group or name in declared.groups):
+            continue
+        group = declared.group(name)
+        if group.kind == known.kind and group.policy == known.file_policy:
+            kept.append(group.with_policy(known.policy, known.file_policy))
+            if known.terminate_notice is not None:
+                check_no_spot(declared, group)
+    return kept
+
+
+def check_no_spot(fleet: Fleet, group: Group) -> None:
+    """Reject a terminate notice of a group with a Spot VM."""
+    for name in fleet.members(group.name):
+        if fleet.vms[name].priority == SPOT:
+            raise SpotTerminateNotice(group=group.name, vm=name)
 
 
 PLACEMENT_GROUP_SIZE = 100

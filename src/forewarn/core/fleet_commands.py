@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history, placement
-from forewarn.core.fleet import SPOT, TERMINATE_NOTICE_KINDS, FleetChange, GroupKind, HostState
+from forewarn.core.fleet import TERMINATE_NOTICE_KINDS, FleetChange, GroupKind, GroupPolicy, HostState, check_no_spot
 from forewarn.core.operations import OperationStatus
 from forewarn.core.placement import can_share_host
 from forewarn.core.progress import advance
 from forewarn.core.state import HistoryEntry
 from forewarn.core.waits import coupled_deletions
-from forewarn.errors import DestinationConflict, NoTerminateNotice, NotScaleSet, SpotTerminateNotice, VMHasLiveEvent
+from forewarn.errors import DestinationConflict, NoTerminateNotice, NotScaleSet, VMHasLiveEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -98,8 +98,7 @@ def _check_terminate_notice(fleet: Fleet, group: Group) -> None:
     """Reject a terminate notice for a group that cannot have one."""
     if group.kind not in TERMINATE_NOTICE_KINDS:
         raise NoTerminateNotice(group=group.name, kind=group.kind)
-    if spot := [name for name in fleet.members(group.name) if fleet.vms[name].priority == SPOT]:
-        raise SpotTerminateNotice(group=group.name, vm=spot[0])
+    check_no_spot(fleet, group)
 
 
 class PolicyUpdate(NamedTuple):
@@ -120,15 +119,15 @@ def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, p
         _check_terminate_notice(draft.fleet, group)
     if policy.os_image_notice is not None and group.kind != GroupKind.SCALE_SET:
         raise NotScaleSet(group=name, kind=group.kind)
-    after = group._replace(
+    changed = GroupPolicy(
         auto_approve=group.auto_approve if policy.auto_approve is None else policy.auto_approve,
         terminate_notice=None if policy.no_terminate_notice else policy.terminate_notice or group.terminate_notice,
         windows=group.windows if policy.windows is None else policy.windows,
         os_image_notice=None if policy.no_os_image_notice else policy.os_image_notice or group.os_image_notice,
     )
+    after = group.with_policy(changed, group.policy if group.file_policy is None else group.file_policy)
     if after != group:
         draft.change_fleet(FleetChange(groups=(after,)))
-        changed = [field for field in PolicyUpdate._fields if field in group._fields]
-        which = ", ".join(field for field in changed if getattr(group, field) != getattr(after, field))
+        which = ", ".join(field for field in changed._fields if getattr(group, field) != getattr(after, field))
         draft.record(HistoryEntry(time=now, kind="policy-changed", by=by, group=name, reason=which))
     return after

@@ -210,8 +210,9 @@ class Engine:
         force: bool = False,
         reason: str = "",
         facts: dict[str, str] | None = None,
+        dry_run: bool = False,
     ) -> FleetChange:
-        """Replace the fleet. Returns what was added, changed and removed."""
+        """Replace the fleet, except in a dry run. Returns what was added, changed and removed."""
         while True:
             before = self.fleet
             after, change = await asyncio.to_thread(apply_declared, before, fleet, self._writer.state.destinations())
@@ -225,7 +226,7 @@ class Engine:
                     fleet_commands.apply_fleet(draft, now, limits, after, change, by, force=force, reason=reason)  # noqa: B023
                 return True
 
-            if await self.execute(apply):
+            if self.preview(apply)[0] if dry_run else await self.execute(apply):
                 return change
 
     async def tick(self) -> None:

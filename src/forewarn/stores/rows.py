@@ -20,7 +20,7 @@ import msgspec
 from forewarn.core.access import StoredResponse, Token
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.events import Event
-from forewarn.core.fleet import VM, Group, Host
+from forewarn.core.fleet import VM, Group, GroupPolicy, Host
 from forewarn.core.operations import CauseRequest, Operation
 from forewarn.core.rollouts import Rollout, RolloutSettings
 from forewarn.core.state import Delivery, HistoryEntry, HistorySnapshot
@@ -77,6 +77,9 @@ _IN_JSON = {
     timedelta | None: _DURATION,
     datetime | None: _TIME,
     tuple[str, ...]: Codec(None, tuple),
+    tuple[Window, ...]: Codec(
+        lambda windows: list(map(format_window, windows)), lambda texts: tuple(map(parse_window, texts))
+    ),
 }
 
 
@@ -87,6 +90,12 @@ class JsonObject(Generic[V]):
         self._default: Any = default
         hints = get_type_hints(type(default))
         self._codecs = {name: _codec(hint, _IN_JSON, name) for name, hint in hints.items()}
+
+    def write_optional(self, value: Any) -> str | None:
+        return None if value is None else self.write(value)
+
+    def read_optional(self, text: str | None) -> Any:
+        return None if text is None else self.read(text)
 
     def write(self, value: Any) -> str:
         fields = {
@@ -105,6 +114,7 @@ class JsonObject(Generic[V]):
 
 
 _REQUEST, _SETTINGS = JsonObject(CauseRequest("")), JsonObject(RolloutSettings())
+_POLICY = JsonObject(GroupPolicy())
 
 
 class FastJsonObject(Generic[V]):
@@ -186,6 +196,7 @@ _IN_COLUMNS = {
     # Cached, because operations that are created together have the same request.
     CauseRequest: Codec(lru_cache(256)(_REQUEST.write), _REQUEST.read),
     RolloutSettings: Codec(_SETTINGS.write, _SETTINGS.read),
+    GroupPolicy | None: Codec(_POLICY.write_optional, _POLICY.read_optional),
     HistorySnapshot | None: Codec(_SNAPSHOT.write, _SNAPSHOT.read),
     tuple[Wait, ...]: Codec(_WAIT.write_many, _WAIT.read_many),
 }
