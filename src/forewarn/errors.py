@@ -360,6 +360,10 @@ class NoticeNotPossible(Conflict):
     )
 
 
+class NoticeRequired(Conflict):
+    message = "No notice is possible: {reasons}. Nothing was requested. {remedy}, or omit --require-notice."
+
+
 class VMHasLiveEvent(Conflict):
     message = (
         "{vms} would leave the fleet or change group during an active event ({events}). Wait, cancel the events, or "

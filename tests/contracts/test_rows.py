@@ -30,9 +30,9 @@ SAVED_AS = {"fleet_group": "group", "kept_answer": "response"}
 LENGTH = timedelta(minutes=14, seconds=50.5)
 REQUEST = CauseRequest(
     *("host-update", ("web-0",), "host-a", "Freeze", UNKNOWN_DURATION, LENGTH, LATER, ("notice",), "r-1", LENGTH, 2.5),
-    *("", "delete"),
+    *("", "delete", True),
 )
-COURSE = RolloutSettings("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5, "why")
+COURSE = RolloutSettings("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5, "why", True)
 PAIRS = (("web-0", "host-b"), ("web-1", "höst"))
 ROWS: dict[str, tuple[Any, ...]] = {
     "vm": (

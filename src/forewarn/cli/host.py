@@ -8,11 +8,11 @@ import click
 
 from forewarn.cli.output import by_name, names, print_facts, print_json, print_table, service_command
 from forewarn.cli.requests import (
-    confirm,
     impact_options,
     override_notice_option,
     request_command,
     request_operations,
+    yes_option,
 )
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ def degrade(name: str, outcome: str | None, **options: Any) -> None:
     default="reboot",
     help="The type of the events. The VMs start on other hosts in any case.  [default: reboot]",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@request_command(notice=False, platform=True)
-def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
+@yes_option
+@request_command(notice=False, platform=True, notified=False)
+def fail(name: str, outcome: str, **options: Any) -> None:
     """Declare a host failed. Its VMs start on other hosts immediately.
 
     The host goes out of service. The events of its VMs start without notice.
@@ -173,9 +173,8 @@ def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
     Example:
       forewarn host fail rack-1-a
     """
-    if not options["dry_run"]:
-        confirm(f"Declare {name} failed, and start its VMs on other hosts? This cannot be undone.", yes)
-    request_operations({"cause": "hardware-failure", "host": name, "type": outcome}, options)
+    question = f"Declare {name} failed, and start its VMs on other hosts? This cannot be undone."
+    request_operations({"cause": "hardware-failure", "host": name, "type": outcome}, options, question)
 
 
 @command.command("return")

@@ -24,15 +24,21 @@ def change_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def request_command(
-    *, notice: bool = True, routine: bool = False, platform: bool = False
+    *, notice: bool = True, routine: bool = False, platform: bool = False, notified: bool = True
 ) -> Callable[..., Callable[..., None]]:
     """Add the options of every command that requests an operation, as far as they fit its cause.
 
     `platform`: the cause can be one of the platform. Azure describes operations of users itself.
+    `notified`: the groups get a notice. The command asks if one would get none.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         function = change_command(function)
+        if notified:
+            function = yes_option(function)
+            function = click.option(
+                "--require-notice", is_flag=True, help="Reject the request if a group would get no notice."
+            )(function)
         if platform:
             function = click.option(
                 "--description",
@@ -60,15 +66,18 @@ def request_command(
 
 def request_image_command(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command that replaces OS disks."""
-    function = request_command(notice=False)(function)
+    return request_command(notice=False)(function)
+
+
+def yes_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the option that skips the question."""
     return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 def request_image_change(cause: str, target: dict[str, Any], whose: str, options: dict[str, Any]) -> None:
     """Ask for confirmation, request new OS disks, and print the outcome."""
-    if not options["dry_run"]:
-        confirm(f"Replace the OS disks of {whose}? What is on them will be lost.", options["yes"])
-    request_operations({"cause": cause, **target}, options)
+    question = f"Replace the OS disks of {whose}? What is on them will be lost."
+    request_operations({"cause": cause, **target}, options, question)
 
 
 def override_notice_option(function: Callable[..., None]) -> Callable[..., None]:
@@ -105,6 +114,8 @@ def request_fields(options: dict[str, Any]) -> dict[str, Any]:
     body = {name: options[name] for name in ("notice", "postpone_deadline") if options.get(name)}
     if options.get("description") is not None:  # an empty text is a description
         body["description"] = options["description"]
+    if options.get("require_notice"):
+        body["require_notice"] = True
     overrides = [name for name in ("notice", "windows") if options.get(f"override_{name}")]
     return body | ({"overrides": overrides} if overrides else {})
 
@@ -120,11 +131,19 @@ def asks(yes: bool) -> bool:
     return not yes and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def request_operations(body: dict[str, Any], options: dict[str, Any]) -> None:
-    """Request operations, and print the outcome."""
+def request_operations(body: dict[str, Any], options: dict[str, Any], question: str = "") -> None:
+    """Request operations, and print the outcome. On a terminal, ask the question first, and if there is no notice."""
     client = options["client"]
     dry_run = options["dry_run"]
-    response = client.post("operations", body={**body, **request_fields(options), "dry_run": dry_run})
+    body = {**body, **request_fields(options)}
+    if not dry_run and asks(options.get("yes", True)):
+        expected = client.post("operations", body={**body, "dry_run": True})
+        now = client.get("clock")["now"]
+        lines = [line for found in expected["operations"] for line in _no_notice_lines(found, now, dry_run=True)]
+        if lines or question:
+            print_first(lines)
+            confirm(question or "Request it anyway?", yes=False)
+    response = client.post("operations", body={**body, "dry_run": dry_run})
     if options["as_json"]:
         if options["wait"] and not dry_run:
             ids = [operation["id"] for operation in response["operations"]]
@@ -151,14 +170,9 @@ def request_operations(body: dict[str, Any], options: dict[str, Any]) -> None:
 def outcome_lines(operation: dict[str, Any], now: str, *, dry_run: bool = False) -> list[str]:
     """Return lines about the effect of an operation on each group and VM."""
     title = _title(operation)
-    starts = "would start now" if dry_run else "starts now"
-    if operation["holds_until"]:
-        starts = f"waits for a maintenance window at {when(operation['holds_until'], now)}"
-    elif operation["events"] and operation["status"] == "pending":
-        starts = "waits for the notified VMs"
-    lines = [f"No notice: {reason}. The {title} {starts}." for reason in operation["not_notified"].values()]
+    lines = _no_notice_lines(operation, now, dry_run=dry_run)
     if not operation["events"] and not operation["not_notified"]:
-        lines.append(f"No notice. The {title} {starts}.")
+        lines.append(f"No notice. The {title} {_start(operation, now, dry_run=dry_run)}.")
     for event in operation["events"]:
         of_group = f" for {names(event['vms'])}" if len(operation["events"]) > 1 else ""
         if event["status"] == "scheduled" and event["type"] == "SpotRebalanceRecommendation":
@@ -173,6 +187,28 @@ def outcome_lines(operation: dict[str, Any], now: str, *, dry_run: bool = False)
     if not operation["events"] and not dry_run:
         lines.append(f"  operation {operation['id']}")
     return lines + _destinations(operation)
+
+
+def _no_notice_lines(operation: dict[str, Any], now: str, *, dry_run: bool) -> list[str]:
+    """Return a line for each scope that gets no notice."""
+    what = f"The {_title(operation)} {_start(operation, now, dry_run=dry_run)}."
+    return [f"No notice: {reason}. {what}" for reason in operation["not_notified"].values()]
+
+
+def _start(operation: dict[str, Any], now: str, *, dry_run: bool) -> str:
+    if operation["holds_until"]:
+        return f"waits for a maintenance window at {when(operation['holds_until'], now)}"
+    if operation["events"] and operation["status"] == "pending":
+        return "waits for the notified VMs"
+    return "would start now" if dry_run else "starts now"
+
+
+def print_first(lines: list[str], maximum: int = 5) -> None:
+    """Print the first lines, and the number of the others."""
+    for line in lines[:maximum]:
+        click.echo(line)
+    if len(lines) > maximum:
+        click.echo(f"and {len(lines) - maximum} more")
 
 
 def _title(operation: dict[str, Any]) -> str:

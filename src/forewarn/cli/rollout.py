@@ -16,7 +16,15 @@ from forewarn.cli.output import (
     short_ids,
     when,
 )
-from forewarn.cli.requests import change_command, confirm, impact_options, request_command, request_fields
+from forewarn.cli.requests import (
+    asks,
+    change_command,
+    confirm,
+    impact_options,
+    print_first,
+    request_command,
+    request_fields,
+)
 from forewarn.cli.wait import wait_for_rollout
 from forewarn.core.durations import format_seconds
 
@@ -56,9 +64,8 @@ def command() -> None:
 )
 @click.option("--pause", metavar="DURATION", help="Pause between waves.  [default: 0s]")
 @click.option("--health-timeout", metavar="DURATION", help="Maximum time for VMs to become healthy.  [default: 15m]")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @request_command(routine=True, platform=True)
-def start(hosts: tuple[str, ...], yes: bool, impact: str, **options: Any) -> None:
+def start(hosts: tuple[str, ...], impact: str, **options: Any) -> None:
     """Start a rollout.
 
     Each wave notifies the groups on its hosts, updates the hosts, and checks the health of the VMs. If a check fails,
@@ -75,7 +82,9 @@ def start(hosts: tuple[str, ...], yes: bool, impact: str, **options: Any) -> Non
         plan = client.post("rollouts", body=body | {"dry_run": True})
         print_json(plan) if options["as_json"] else print_plan(plan, client.get("clock")["now"])
         return
-    confirm(f"Update the hosts {names(list(hosts))}? To see the plan first, use --dry-run.", yes)
+    if asks(options["yes"]):
+        print_first(_no_notice_lines(client.post("rollouts", body=body | {"dry_run": True})))
+        confirm(f"Update the hosts {names(list(hosts))}? To see the plan first, use --dry-run.", yes=False)
     rollout = client.post("rollouts", body=body)
     _show(client, rollout["id"], options, announce=True)
 
@@ -226,8 +235,13 @@ def print_plan(plan: dict[str, Any], now: str) -> None:
     print_table(("wave", "hosts", "groups", "VMs", "scheduled", "starts, if not approved"), rows, "No waves.")
     for skipped in plan["skipped"]:
         click.echo(f"{skipped['host']} is skipped: {skipped['reason']}")
+    print_first(_no_notice_lines(plan))
     click.echo(f"\nExpected end  {when(plan['expected_end'], now)}")
     click.echo(f"Latest end    {when(plan['latest_end'], now)}, unless it is paused, postponed or waits for other work")
+
+
+def _no_notice_lines(plan: dict[str, Any]) -> list[str]:
+    return [f"No notice: {reason}." for reason in plan["not_notified"].values()]
 
 
 def print_rollouts(rollouts: list[dict[str, Any]], now: str, empty: str) -> None:
@@ -284,4 +298,5 @@ def _summary(settings: dict[str, Any]) -> str:
     between = f", {format_seconds(pause)} between waves" if pause else ""
     maximum = settings["max_unavailable"]
     at_once = "one host at a time" if maximum == 1 else f"at most {maximum} hosts at once"
-    return f"{settings['type']}{duration}, {at_once}{between}"
+    with_notice = ", only with notice" if settings["require_notice"] else ""
+    return f"{settings['type']}{duration}, {at_once}{between}{with_notice}"

@@ -9,7 +9,6 @@ import click
 
 from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command, when
 from forewarn.cli.requests import (
-    confirm,
     duration_option,
     request_command,
     request_image_change,
@@ -219,7 +218,7 @@ def evict(vms: tuple[str, ...], **options: Any) -> None:
 
 @command.command()
 @several_vms
-@request_command(notice=False, platform=True)
+@request_command(notice=False, platform=True, notified=False)
 def rebalance(vms: tuple[str, ...], **options: Any) -> None:
     """Recommend that Spot VMs move their work.
 
@@ -241,9 +240,8 @@ def rebalance(vms: tuple[str, ...], **options: Any) -> None:
     default="delete",
     help="Reason: delete (a user), scale-in, or repair (replaces an unhealthy VM).  [default: delete]",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @request_command(notice=False, platform=True)
-def delete(vms: tuple[str, ...], reason: str, yes: bool, **options: Any) -> None:
+def delete(vms: tuple[str, ...], reason: str, **options: Any) -> None:
     """Delete VMs from the fleet.
 
     Only a scale set or VM with a terminate notice is notified first. Each VM is removed when its event ends.
@@ -252,14 +250,13 @@ def delete(vms: tuple[str, ...], reason: str, yes: bool, **options: Any) -> None
     Example:
       forewarn vm delete pool_3 --as scale-in
     """
-    if not options["dry_run"]:
-        confirm(f"Delete {', '.join(vms)}? This cannot be undone.", yes)
-    request_operations({"cause": "instance-repair" if reason == "repair" else reason, "vms": vms}, options)
+    cause = "instance-repair" if reason == "repair" else reason
+    request_operations({"cause": cause, "vms": vms}, options, f"Delete {', '.join(vms)}? This cannot be undone.")
 
 
 @command.command()
 @several_vms
-@request_command(notice=False)
+@request_command(notice=False, notified=False)
 def start(vms: tuple[str, ...], **options: Any) -> None:
     """Start deallocated VMs.
 

@@ -19,6 +19,7 @@ from forewarn.control.schema import (
     Duration,
     Interruption,
     NoMembers,
+    RequireNotice,
     Shape,
     Time,
     TimeOrDuration,
@@ -147,6 +148,7 @@ class OperationRequest(DryRun, kw_only=True):
         help_text("Rules to override. Each use is recorded in history."),
     ] = None
     description: Description = None
+    require_notice: RequireNotice = None
 
 
 class FailureReport(Body):
@@ -223,6 +225,7 @@ class OperationControl:
             postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
             description=body.description,
+            require_notice=bool(body.require_notice),
         )
         group = body.group or ""
         if group and (requested.vms or requested.host or requested.cause not in IMAGE_CHANGES):

@@ -21,6 +21,7 @@ from forewarn.control.schema import (
     Duration,
     Interruption,
     Name,
+    RequireNotice,
     Shape,
     Time,
     TimeOrDuration,
@@ -63,6 +64,7 @@ class RolloutSettingsShape(Struct, forbid_unknown_fields=True):
     notice_seconds: float | None
     postpone_deadline: Time | None
     overrides: list[Annotated[str, choice(*OVERRIDES)]]
+    require_notice: bool
     max_unavailable: Count
     pause_seconds: float | None
     health_timeout_seconds: float | None
@@ -77,6 +79,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
         "notice_seconds": seconds(settings.notice),
         "postpone_deadline": to_text_if_any(settings.postpone_deadline),
         "overrides": list(settings.overrides),
+        "require_notice": settings.require_notice,
         "max_unavailable": settings.max_unavailable,
         "pause_seconds": seconds(settings.pause),
         "health_timeout_seconds": seconds(settings.health_timeout),
@@ -184,15 +187,17 @@ class RolloutPlanShape(RolloutSettingsShape, kw_only=True):
 
     waves: list[WaveShape]
     skipped: list[SkippedHostShape]
+    not_notified: Annotated[dict[str, str], help_text("The scopes that would get no notice now, each with the reason.")]
     expected_end: Time
     latest_end: Time
 
     @classmethod
-    def of(cls, rollout: Rollout, plan: RolloutPlan) -> Self:
+    def of(cls, rollout: Rollout, plan: RolloutPlan, not_notified: dict[str, str]) -> Self:
         return cls(
             **_settings(rollout),
             waves=list(map(WaveShape.of, plan.waves)),
             skipped=[SkippedHostShape(*each) for each in plan.skipped],
+            not_notified=not_notified,
             expected_end=to_text(plan.expected_end),
             latest_end=to_text(plan.latest_end),
         )
@@ -222,6 +227,7 @@ class RolloutRequest(DryRun, kw_only=True):
         help_text("Rules to override. Each use is recorded in history."),
     ] = None
     description: Description = None
+    require_notice: RequireNotice = None
     max_unavailable: Annotated[
         Annotated[int, integer(1, MAX_NUMBER)] | None,
         help_text("Maximum number of hosts that are updated at once."),
@@ -285,6 +291,7 @@ class RolloutControl:
         if body.dry_run:
             draft, now = self._engine.draft(), self._engine.clock.now()
             rollout = rollout_commands.prepare(draft, now, patterns, settings, by)
+            rollout_commands.check_notice(draft, now, self._engine.limits, rollout)
             return await self._planned(draft, rollout)
 
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RolloutShape:
@@ -305,6 +312,7 @@ class RolloutControl:
             postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
             description=body.description,
+            require_notice=bool(body.require_notice),
             max_unavailable=defaults.max_unavailable if body.max_unavailable is None else body.max_unavailable,
             pause=defaults.pause if pause is None else pause,
             health_timeout=defaults.health_timeout if health_timeout is None else health_timeout,
@@ -318,7 +326,8 @@ class RolloutControl:
             return not reason_not_notified(draft, scope, now, limits)
 
         found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, events_enabled)
-        return json_response(RolloutPlanShape.of(rollout, found))
+        without_notice = await asyncio.to_thread(rollout_commands.not_notified, draft, now, limits, rollout)
+        return json_response(RolloutPlanShape.of(rollout, found, without_notice))
 
     async def rollouts(self, request: Request) -> Response:
         found, last_key = await rows_page(request, self._engine.records.rollouts)

@@ -81,6 +81,9 @@ Description: TypeAlias = Annotated[
         extra_json_schema={"maxLength": MAX_DESCRIPTION},
     ),
 ]
+RequireNotice: TypeAlias = Annotated[
+    bool | None, Meta(description="Reject the request if a group that it affects would get no notice.")
+]
 TimeOrDuration: TypeAlias = Annotated[
     str,
     Meta(

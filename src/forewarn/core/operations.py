@@ -280,6 +280,8 @@ class CauseRequest(NamedTuple):
     """The description of its events; None: the default of the cause."""
     verb: str = ""
     """The fabric's verb, if the state of the VM decides it; empty: the verb of the cause or of the event type."""
+    require_notice: bool = False
+    """Whether the request is rejected if a scope would get no notice."""
 
     @property
     def known_duration(self) -> timedelta | None:

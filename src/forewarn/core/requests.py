@@ -24,7 +24,7 @@ from forewarn.core.operations import (
     format_interruption,
 )
 from forewarn.core.placement import has_destination
-from forewarn.core.progress import advance
+from forewarn.core.progress import advance, first_names
 from forewarn.core.waits import TERMINATE, keeps_to_windows
 from forewarn.core.windows import next_common
 from forewarn.errors import (
@@ -32,6 +32,7 @@ from forewarn.errors import (
     LimitExceeded,
     NoCommonWindow,
     NoHostAvailable,
+    NoticeRequired,
     NotSpot,
     NoVMNamed,
     OperationAlreadyPending,
@@ -42,6 +43,7 @@ from forewarn.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from forewarn.core.fleet import VM, Fleet, Group
@@ -124,10 +126,13 @@ def _type(cause_request: CauseRequest, cause: Cause) -> str:
 
 
 def _check_notice(cause_request: CauseRequest, cause: Cause) -> None:
+    no_notice = cause.notice == timedelta(0) or not cause_request.type or not EVENT_TYPES[cause_request.type].starts
+    if cause_request.require_notice and no_notice:
+        raise BadOption(name="require_notice", value="true", problem=f"{cause.name} has no notice. Omit it.")
     if cause_request.notice is None:
         return
     value = format_exact_duration(cause_request.notice)
-    if cause.notice == timedelta(0) or not cause_request.type or not EVENT_TYPES[cause_request.type].starts:
+    if no_notice:
         raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Omit it.")
     if cause.verb is Verb.DELETE:
         problem = "a deletion uses the terminate_notice of its scale set or VM. Set it there."
@@ -246,6 +251,9 @@ def request(
     type_given = bool(cause_request.type)
     cause_request = fill_in(cause_request, cause, now)
     parts = _parts(draft, cause, cause_request)
+    if cause_request.require_notice:
+        vms = dict.fromkeys(name for part in parts for name in part.vms)
+        check_notified(_not_notified(draft, now, limits, cause_request, _by_scope(draft.fleet, vms)), cause)
     if (state := placement.HOST_STATES.get(cause.name)) is not None:
         placement.set_host_state(draft, now, cause_request.host, state, by)
     operations = []
@@ -326,16 +334,8 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: C
     operation = Operation(
         id=draft.new_id(), request=cause_request, vms=cause_request.vms, requested_by=by, requested_at=now
     )
-    of_scope: dict[str, list[str]] = {}
-    for name in cause_request.vms:
-        of_scope.setdefault(draft.fleet.scope_of(draft.fleet.vm(name)), []).append(name)
-    not_notified = {}
-    if cause_request.type:
-        not_notified = {
-            scope: reason
-            for scope in of_scope
-            if (reason := _reason_not_notified(draft, now, limits, operation, scope))
-        }
+    of_scope = _by_scope(draft.fleet, cause_request.vms)
+    not_notified = _not_notified(draft, now, limits, cause_request, of_scope)
     groups = list(dict.fromkeys(draft.fleet.vm(name).group for name in cause_request.vms))
     earliest = _earliest(draft.fleet, now, limits, operation, groups)
     events = [
@@ -373,14 +373,42 @@ def _notify(draft: Draft, now: datetime, by: str, operation: Operation, event: E
         history.record_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
 
 
-def _reason_not_notified(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, scope: str) -> str:
+def _by_scope(fleet: Fleet, vms: Iterable[str]) -> dict[str, list[str]]:
+    of_scope: dict[str, list[str]] = {}
+    for name in vms:
+        of_scope.setdefault(fleet.scope_of(fleet.vm(name)), []).append(name)
+    return of_scope
+
+
+def _not_notified(
+    draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, scopes: Iterable[str]
+) -> dict[str, str]:
+    """Return the scopes that get no notice, each with the reason. Without an event type, nobody is notified."""
+    if not cause_request.type:
+        return {}
+    found = ((scope, _reason_not_notified(draft, now, limits, cause_request, scope)) for scope in scopes)
+    return {scope: reason for scope, reason in found if reason}
+
+
+def _reason_not_notified(
+    draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, scope: str
+) -> str:
     """Return why the scope gets no notice, or an empty string if it gets one."""
     group = draft.fleet.group_of(scope)
-    if operation.type == TERMINATE and not has_terminate_notice(group):
+    if cause_request.type == TERMINATE and not has_terminate_notice(group):
         return f"{group.name} has no terminate notice"
-    if operation.verb is Verb.REIMAGE and group.os_image_notice is None:
+    if CAUSES[cause_request.cause].verb is Verb.REIMAGE and group.os_image_notice is None:
         return f"{group.name} has no OS image notice"
     return reason_not_notified(draft, scope, now, limits)
+
+
+def check_notified(not_notified: Mapping[str, str], cause: Cause) -> None:
+    """Reject a request that requires notice if a scope gets none. Takes these scopes, each with the reason."""
+    if not_notified:
+        remedy = "Let a VM of each group poll once"
+        if cause.verb in (Verb.DELETE, Verb.REIMAGE):
+            remedy = f"Set the notice with forewarn group policy. {remedy}"
+        raise NoticeRequired(reasons=first_names(list(dict.fromkeys(not_notified.values()))), remedy=remedy)
 
 
 def has_terminate_notice(group: Group) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
 from forewarn.core.durations import format_duration, round_up_to_second
+from forewarn.core.enabling import reason_not_notified
 from forewarn.core.operations import CAUSES, CauseRequest, Health, Operation, OperationStatus
-from forewarn.core.requests import fill_in, minimum_notice, request
+from forewarn.core.requests import check_notified, fill_in, minimum_notice, request
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching, skip_reason
 from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
@@ -136,6 +137,7 @@ def start(
 ) -> Rollout:
     """Start a rollout over the hosts that match the patterns."""
     rollout = prepare(draft, now, patterns, settings, by)
+    check_notice(draft, now, limits, rollout)
     draft.put_rollout(rollout)
     what = f"{len(rollout.pending)} hosts, at most {settings.max_unavailable} at once, {rollout.settings.type}"
     _record_rollout(draft, now, "rollout-started", by, rollout, f"{', '.join(patterns)}: {what}")
@@ -185,6 +187,20 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
     )
 
 
+def not_notified(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> dict[str, str]:
+    """Return the scopes on the pending hosts that would get no notice now, each with the reason."""
+    fleet = draft.fleet
+    names = (name for host in rollout.pending if fleet.has_host(host) for name in fleet.on_host(host))
+    scopes = dict.fromkeys(fleet.scope_of(vm) for name in names if not (vm := fleet.vms[name]).deallocated)
+    return {scope: reason for scope in scopes if (reason := reason_not_notified(draft, scope, now, limits))}
+
+
+def check_notice(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> None:
+    """Reject a rollout that requires notice if a scope would get none now. Later waves skip such hosts."""
+    if rollout.settings.require_notice:
+        check_notified(not_notified(draft, now, limits, rollout), CAUSES[UPDATE])
+
+
 def _fill_in(settings: RolloutSettings, now: datetime) -> RolloutSettings:
     if not 1 <= settings.max_unavailable <= MAX_UNAVAILABLE:
         raise BadOption(
@@ -214,6 +230,7 @@ def _request(settings: RolloutSettings, host: str, rollout: str = "") -> CauseRe
         health_timeout=settings.health_timeout,
         speed=settings.speed,
         description=settings.description,
+        require_notice=settings.require_notice,
     )
 
 

@@ -54,6 +54,8 @@ class RolloutSettings(NamedTuple):
     """All its durations are divided by this, in addition to the service's speed: for runs of scenarios."""
     description: str | None = None
     """The description of its events; None: the default of the cause."""
+    require_notice: bool = False
+    """Whether hosts with a scope that would get no notice are skipped. At the start, the rollout is rejected."""
 
 
 class Rollout(NamedTuple):

@@ -72,6 +72,7 @@ _IN_JSON = {
     str: _PLAIN,
     str | None: _PLAIN,
     int: _PLAIN,
+    bool: _PLAIN,
     float: _PLAIN,
     timedelta: _DURATION,
     timedelta | None: _DURATION,
