@@ -22,6 +22,9 @@ MAX_STEP = timedelta(minutes=1)
 STABLE_TIME = timedelta(minutes=10)
 """The service uses the new time when no jump has happened for this long, unless an operator accepts it earlier."""
 
+LAST_VIRTUAL_TIME = datetime(9000, 1, 1, tzinfo=UTC)
+"""Python has no dates after year 9999. Until then there is room for every notice, pause and window."""
+
 
 def real_seconds() -> float:
     """Return monotonic seconds, for rate limits, long polls and timeouts."""

@@ -8,9 +8,9 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
-from forewarn.clock import MAX_STEP, StoredClock, SystemClock, VirtualClock
-from forewarn.core.durations import from_text, to_text
-from forewarn.errors import ClockBusy, ClockNotVirtual, StoreFailed
+from forewarn.clock import LAST_VIRTUAL_TIME, MAX_STEP, StoredClock, SystemClock, VirtualClock
+from forewarn.core.durations import format_duration, format_time, from_text, to_text
+from forewarn.errors import BadOption, ClockBusy, ClockNotVirtual, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -140,6 +140,11 @@ class Scheduler:
         if self._awaited_vms:  # they must see each step, and waiting for them here could take long
             raise ClockBusy(vms=", ".join(self._awaited_vms))
         async with self._advance_lock:
+            if duration > LAST_VIRTUAL_TIME - clock.now():
+                problem = (
+                    f"the clock is at {format_time(clock.now())} and cannot pass {format_time(LAST_VIRTUAL_TIME)}."
+                )
+                raise BadOption(name="by", value=format_duration(duration), problem=problem)
             target = clock.now() + duration
             await self._wait_for_barrier(clock, barrier)
             while True:
