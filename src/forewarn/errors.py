@@ -476,6 +476,14 @@ class ClockNotVirtual(Conflict):
     message = "This service uses the system clock, which cannot be moved. Start it with: forewarn up --clock virtual"
 
 
+class VirtualClockAccepted(Conflict):
+    message = "This service uses a virtual clock. A virtual clock does not jump, so there is nothing to accept."
+
+
+class ClockNotJumped(Conflict):
+    message = "The system clock has not jumped, or its time is accepted already. There is nothing to accept."
+
+
 class AlreadyRunning(Conflict):
     message = "This service is already running. Stop it before you start it again, or create another Service."
 

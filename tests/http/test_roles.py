@@ -42,6 +42,7 @@ GET    /v1/vms/{name}                    . v o a .
 GET    /v1/vms/{name}/document           . v o a .
 GET    /v1/clock                         . v o a t
 POST   /v1/clock/advance                 . . o a .
+POST   /v1/clock/accept                  . . o a .
 GET    /v1/operations                    . v o a .
 POST   /v1/operations                    . . o a .
 GET    /v1/operations/{id}               . v o a .

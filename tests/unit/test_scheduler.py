@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import MINUTE, START, make_engine, request_operation, running_engine
 
-from forewarn.clock import SystemClock, VirtualClock
+from forewarn.clock import LAST_VIRTUAL_TIME, SystemClock, VirtualClock
+from forewarn.core.durations import MAX_DURATION
 from forewarn.core.fleet import VM, Fleet, Host
 from forewarn.core.limits import OperatorLimits
+from forewarn.core.operations import OperationStatus
 from forewarn.engine.engine import Engine
+from forewarn.errors import BadOption
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
@@ -80,3 +83,24 @@ async def test_work_due_at_the_same_time_is_done_in_the_order_of_the_requests(tm
     await engine.stop()
     for what in ("started", "executed", "completed"):
         assert [entry.operation for entry in history if entry.kind == what] == asked
+
+
+@pytest.mark.parametrize("speed", [1, 0.001, 1e-6])
+async def test_no_time_is_after_the_last_date(speed: float) -> None:
+    clock = VirtualClock(LAST_VIRTUAL_TIME - MINUTE)
+    limits = OperatorLimits(speed, MAX_DURATION, {"host-update": MAX_DURATION}, max_postponement=MAX_DURATION)
+    engine = Engine(clock, SqliteStore(None), SimulatedFabric(clock), limits)
+    await engine.start()
+    await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")], hosts=[Host("a")]), by="test")
+    await engine.enable("vm-0", by="test")
+    with pytest.raises(
+        BadOption, match="is at 8999-12-31 23:59:00 UTC and cannot pass 9000"
+    ):
+        await engine.advance(2 * MINUTE)
+    assert await engine.advance(MINUTE) == LAST_VIRTUAL_TIME
+    operation = await request_operation(engine, "host-update", host="a", notice=MAX_DURATION)
+    assert operation.started_at is None
+    await engine.approve(operation.events, "vm-0")
+    await engine.last_seen.write()
+    assert [live.status for live in engine.live_operations()] == [OperationStatus.STARTED]
+    await engine.stop()

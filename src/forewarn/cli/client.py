@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
+from forewarn import __version__
 from forewarn.cli import service_files
 from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, UnreadableFile
 from forewarn.system.http_client import Origin, opened, origin_of
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 300
 """Long enough to apply a large fleet."""
 MAX_PAGE_SIZE = "1000"
+MAX_RESPONSE_BYTES = 256 * 1_048_576
+"""More than any response of Forewarn."""
 
 _FAMILIES = {kind.__name__: kind for kind in EXIT_CODES}
 
@@ -50,6 +53,7 @@ class ControlClient:
         self._data = data
         self._server = server or variables.get("FOREWARN_SERVER")
         self._token_file = token_file or variables.get("FOREWARN_TOKEN_FILE")
+        self._responded = False
 
     def refreshed(self) -> ControlClient:
         """Return a client that looks for the service again: a restart may have changed its address."""
@@ -80,17 +84,29 @@ class ControlClient:
 
     def all(self, name: str, *path: str, **query: str) -> dict[str, list[Any]]:
         """Return a complete list, read page by page."""
-        found: list[Any] = []
-        cursor: dict[str, str] = {}
+        pages = self.pages((name, *path), list(query.items()))
+        return {path[-1] if path else name: [each for page in pages for each in page]}
+
+    def pages(self, path: tuple[str, ...], query: list[tuple[str, str]]) -> Iterator[list[Any]]:
+        """Yield the items of each page of a list."""
+        cursors: list[str] = []
         while True:
-            page = self.get(name, *path, limit=MAX_PAGE_SIZE, **query, **cursor)
-            key = path[-1] if path else name
-            if not isinstance(page, dict) or not isinstance(page.get(key), list):
-                raise ServiceUnreachable(url=self._address.url, problem="the response is not from Forewarn")
-            found += page[key]
-            if page.get("next") is None:
-                return {key: found}
-            cursor = {"cursor": page["next"]}
+            cursor = [("cursor", cursors[-1])] if cursors else []
+            items, following = self.page(path, [*query, ("limit", MAX_PAGE_SIZE), *cursor])
+            yield items
+            if following is None:
+                return
+            if not isinstance(following, str) or following in cursors:
+                problem = f"the list does not end: the cursor {following!r:.100} is not valid, or repeats"
+                raise ServiceUnreachable(url=self._address.url, problem=problem)
+            cursors.append(following)
+
+    def page(self, path: tuple[str, ...], query: list[tuple[str, str]]) -> tuple[list[Any], Any]:
+        """Return the items of one page of a list, and the cursor of the next page."""
+        page = self._parsed("GET", path, query)
+        if not isinstance(page, dict) or not isinstance(page.get(path[-1]), list):
+            raise ServiceUnreachable(url=self._address.url, problem="the response is not from Forewarn")
+        return page[path[-1]], page.get("next")
 
     def post(self, *path: str, body: dict[str, Any] | None = None, seconds: float = TIMEOUT_SECONDS) -> Any:
         return self._parsed("POST", path, {}, json.dumps(body or {}).encode(), seconds)
@@ -105,30 +121,46 @@ class ControlClient:
         self,
         method: str,
         path: tuple[str, ...],
-        query: dict[str, str],
+        query: dict[str, str] | list[tuple[str, str]],
         body: bytes | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
         content = self.raw(method, path, query, body, seconds)
         try:
             return json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ServiceUnreachable(url=self._address.url, problem="the response is not JSON") from error
 
     def raw(
         self,
         method: str,
         path: tuple[str, ...],
-        query: dict[str, str],
+        query: dict[str, str] | list[tuple[str, str]],
         body: bytes | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> bytes:
         """Return the body of the response."""
         with self.open(method, path, query, body, seconds=seconds) as response:
-            try:
-                return response.read()
-            except (OSError, HTTPException) as error:
-                raise ServiceUnreachable(url=self._address.url, problem="the response was incomplete") from error
+            return self._read(response)
+
+    def _read(self, response: HTTPResponse) -> bytes:
+        problem = "the response was incomplete"
+        try:
+            content = response.read(MAX_RESPONSE_BYTES + 1)
+        except (OSError, HTTPException) as error:
+            raise ServiceUnreachable(url=self._address.url, problem=problem) from error
+        if len(content) > MAX_RESPONSE_BYTES:
+            problem = f"the response has more than {MAX_RESPONSE_BYTES} bytes"
+        elif not response.length:
+            return content
+        raise ServiceUnreachable(url=self._address.url, problem=problem)
+
+    def unreadable(self, error: Exception) -> Exception:
+        """Return the error for a response of another shape than a command expects."""
+        if not self._responded:  # then it is a mistake in the command
+            return error
+        problem = f"the response is not from Forewarn {__version__} ({error!r:.100})"
+        return ServiceUnreachable(url=self._address.url, problem=problem)
 
     @contextmanager
     def open(
@@ -151,9 +183,11 @@ class ControlClient:
             try:
                 sent = opened(self._origin, method, target, headers, body, seconds=seconds)
                 response = stack.enter_context(sent)
-                rejection = b"" if 200 <= response.status < 300 else response.read()
+                self._responded = True
+                rejection = b"" if 200 <= response.status < 300 else self._read(response)
             except (OSError, HTTPException) as error:
-                raise ServiceUnreachable(url=self._address.url, problem=str(error) or type(error).__name__) from error
+                problem = str(error) if isinstance(error, OSError) else "the response is not valid HTTP"
+                raise ServiceUnreachable(url=self._address.url, problem=problem or type(error).__name__) from error
             if 300 <= response.status < 400:
                 problem = f"it redirects to {response.getheader('Location')}; to use that address, set --server"
                 raise ServiceUnreachable(url=self._address.url, problem=problem)
@@ -166,6 +200,7 @@ def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+        (parts.hostname or "").encode("idna")
     except ValueError:
         good = False
     if not good or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
@@ -188,7 +223,7 @@ def _reported_error(url: str, status: int, body: bytes) -> Exception:
     try:
         details = json.loads(body)
         return _FAMILIES[details["title"]].relayed(_name_option(details))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problem = f"HTTP {status}, not from a control API (its default port is 8170)"
         return ServiceUnreachable(url=url, problem=problem)
 

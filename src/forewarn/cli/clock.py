@@ -1,4 +1,4 @@
-"""forewarn clock: show the service's clock, and advance a virtual one."""
+"""forewarn clock: show the service's clock, advance a virtual one, and accept the system time after a jump."""
 
 from __future__ import annotations
 
@@ -69,9 +69,32 @@ def advance(by: str, seen_by: tuple[str, ...], timeout: str | None, client: Cont
     _print(client.post("clock", "advance", body=body, seconds=seconds), as_json)
 
 
+@command.command()
+@service_command
+def accept(client: ControlClient, as_json: bool) -> None:
+    """Accept the system time after a jump of the system clock.
+
+    After a jump of more than a minute, the service continues without the jump. It starts no event because of the
+    time, disables no group, and removes no history. It uses the system time again after ten minutes without another
+    jump, or when you accept it.
+
+    \b
+    Example:
+      forewarn clock accept
+    """
+    _print(client.post("clock", "accept"), as_json)
+
+
 def _print(clock: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(clock)
         return
     speed = "" if clock["speed"] == 1 else f", notices {clock['speed']:g} times shorter"
     click.echo(f"{format_time(from_text(clock['now']))} ({clock['clock']} clock{speed})")
+    if jump := clock.get("jump"):
+        seen_at, system_time, until = (from_text(jump[name]) for name in ("seen_at", "system_time", "held_until"))
+        click.echo(
+            f"The system clock jumped {jump['description']} at {format_time(seen_at)}, to {format_time(system_time)}.\n"
+            f"Starts, inactivity and retention wait until {format_time(until)}. If the system time is right, run: "
+            "forewarn clock accept"
+        )

@@ -25,7 +25,7 @@ from forewarn.cli.output import (
 from forewarn.cli.requests import change_command
 from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_seconds
-from forewarn.delivery.feed import RETRY_MILLISECONDS, EventStreamParser
+from forewarn.delivery.feed import EVENT_STREAM, RETRY_MILLISECONDS, EventStreamParser
 from forewarn.errors import NoService, Unavailable
 
 if TYPE_CHECKING:
@@ -358,6 +358,8 @@ class FeedClient:
         with self._client.open(
             "GET", ("feed",), self._query, headers=headers, seconds=READ_TIMEOUT_SECONDS
         ) as response:
+            if not response.getheader("Content-Type", "").startswith(EVENT_STREAM):
+                raise self._client.unreadable(ValueError("no event stream"))
             self._connected, self._lost = True, False
             listener = EventStreamParser()
             for line in response:

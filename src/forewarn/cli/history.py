@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +11,6 @@ from forewarn.cli.output import names, print_json, print_table, service_command
 from forewarn.core.durations import format_time, from_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from forewarn.cli.client import ControlClient
 
 DEFAULT_SHOWN = 100
@@ -62,34 +59,18 @@ def command(client: ControlClient, as_json: bool, last: int | None, everything: 
         if value is not None
     ]
     if everything:
-        found = [entry for page in _pages(client, query) for entry in page]
+        found = [entry for page in client.pages(("history",), query) for entry in page]
         more = False
     else:
         newest = [("order", "newest"), ("limit", str(last or DEFAULT_SHOWN))]
-        page = _page(client, [*query, *newest])
-        found, more = page["history"][::-1], page["next"] is not None
+        items, following = client.page(("history",), [*query, *newest])
+        found, more = items[::-1], following is not None
     if as_json:
         print_json({"history": found})
         return
     print_table(("time (UTC)", "kind", "about", "type", "by", "reason"), map(row_of, found), "No entries.")
     if more and last is None:
         click.echo(f"Only the newest {len(found)} entries are shown. Use --last N or --all to see more.", err=True)
-
-
-def _pages(client: ControlClient, query: list[tuple[str, str]]) -> Iterator[list[dict[str, Any]]]:
-    cursor: list[tuple[str, str]] = [("limit", MAX_PAGE_SIZE)]
-    while True:
-        page = _page(client, [*query, *cursor])
-        yield page["history"]
-        if page["next"] is None:
-            return
-        cursor = [("limit", MAX_PAGE_SIZE), ("cursor", page["next"])]
-
-
-def _page(client: ControlClient, query: list[tuple[str, str]]) -> dict[str, Any]:
-    with client.open("GET", ("history",), query) as response:
-        page: dict[str, Any] = json.loads(response.read())
-        return page
 
 
 def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str, str]:

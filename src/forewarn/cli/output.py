@@ -28,6 +28,7 @@ _PIPED_WIDTH = 240
 
 def service_command(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command that uses a running service. The command gets a client for it."""
+    function = _checking_responses(function)
 
     @wraps(function)
     def with_client(data: str | None, server: str | None, token_file: str | None, **options: Any) -> None:
@@ -46,6 +47,21 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
         help="File with the access token.  [env: FOREWARN_TOKEN_FILE]",
     )
     return data_option(server_option(token_option(json_option(with_client))))
+
+
+def _checking_responses(function: Callable[..., None]) -> Callable[..., None]:
+    """Report a response that the command cannot read as a response that is not from Forewarn."""
+
+    @wraps(function)
+    def checked(client: ControlClient, **options: Any) -> None:
+        try:
+            function(client=client, **options)
+        except UnicodeEncodeError:  # of the output
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise client.unreadable(error) from error
+
+    return checked
 
 
 def print_json(value: Any) -> None:

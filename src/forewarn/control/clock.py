@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from forewarn.control.input import DURATION_FORMAT, read_body, read_duration, wait_for_disconnect
-from forewarn.control.routing import Route
-from forewarn.control.schema import Body, Duration, Shape, Time, choice, help_text, json_response
+from forewarn.control.routing import Route, caller
+from forewarn.control.schema import Body, Duration, NoMembers, Shape, Time, choice, help_text, json_response
 from forewarn.core.access import Role
 from forewarn.core.durations import format_duration, to_text
+from forewarn.engine.clock_hold import describe_step
 from forewarn.errors import BadRequestBody
 
 if TYPE_CHECKING:
@@ -25,12 +26,22 @@ DEFAULT_TIMEOUT = timedelta(seconds=30)
 MAX_TIMEOUT = timedelta(hours=1)
 
 
+class ClockJumpShape(Shape):
+    """A jump of the system clock. Starts, inactivity and retention are held."""
+
+    description: str
+    seen_at: Time
+    system_time: Time
+    held_until: Time
+
+
 class ClockShape(Shape):
     """The time of the service."""
 
     now: Time
     clock: Annotated[str, choice("system", "virtual")]
     speed: float
+    jump: Annotated[ClockJumpShape | None, help_text("The jump of the system clock that is not accepted yet.")] = None
 
 
 class ClockAdvance(Body, kw_only=True):
@@ -64,6 +75,15 @@ class ClockControl:
                 ClockShape,
                 Role.OPERATOR,
                 body=ClockAdvance,
+            ),
+            Route(
+                "POST",
+                "/v1/clock/accept",
+                self.accept,
+                "Accept the system time after a jump of the system clock.",
+                ClockShape,
+                Role.OPERATOR,
+                body=NoMembers,
             ),
         ]
 
@@ -100,6 +120,15 @@ class ClockControl:
             await self._engine.advance(distance)
         return json_response(self._clock())
 
+    async def accept(self, request: Request) -> Response:
+        await read_body(request, NoMembers)
+        await self._engine.accept_clock(caller(request).name)
+        return json_response(self._clock())
+
     def _clock(self) -> ClockShape:
         clock, limits = self._engine.clock, self._engine.limits
-        return ClockShape(to_text(clock.now()), "virtual" if clock.virtual else "system", limits.speed)
+        now, jump = clock.now(), self._engine.clock_hold.jump
+        shape = jump and ClockJumpShape(
+            describe_step(jump), to_text(jump.seen_at), to_text(jump.system_time), to_text(jump.until)
+        )
+        return ClockShape(to_text(now), "virtual" if clock.virtual else "system", limits.speed, shape)

@@ -10,6 +10,8 @@ from starlette.responses import Response
 from forewarn import __version__
 from forewarn.control.routing import Route
 from forewarn.control.schema import Shape, choice, json_response
+from forewarn.core.durations import format_time
+from forewarn.engine.clock_hold import describe_step
 from forewarn.errors import StoreFailed
 from forewarn.wire.metrics_text import CONTENT_TYPE
 
@@ -46,7 +48,10 @@ class HealthControl:
         self._metrics = metrics
 
     def routes(self) -> list[Route]:
-        ready = "Return whether the service is ready: it can write to its store and is not behind schedule."
+        ready = (
+            "Return whether the service is ready: it can write to its store, is not behind schedule, and the system "
+            "clock has not jumped."
+        )
         return [
             Route("GET", "/healthz", self.health, "Return whether the service is running.", HealthShape, role=None),
             Route("GET", "/readyz", self.ready, ready, ReadinessShape, role=None, other_status=503),
@@ -71,6 +76,11 @@ class HealthControl:
         if self._engine.measurements.problem:
             problems.append(self._engine.measurements.problem)
         delay = self._engine.measurements.late_seconds()
+        if (jump := self._engine.clock_hold.jump) is not None:
+            problems.append(
+                f"The system clock jumped {describe_step(jump)} at {format_time(jump.seen_at)}. Starts, inactivity and "
+                f"retention wait until {format_time(jump.until)}. To continue now, run: forewarn clock accept"
+            )
         if delay > MAX_DELAY_SECONDS:
             problems.append(f"The scheduler is {delay:.0f} seconds late.")
         found = ReadinessShape("not ready" if problems else "ready", problems)

@@ -87,6 +87,11 @@ class Metrics:
         yield histogram("forewarn_store_commit_duration_seconds", help_text, [], {(): measurements.commits})
         failed = {(): measurements.failed_commits}
         yield count("forewarn_store_commit_failures_total", "Number of commits to the store that failed.", [], failed)
+        hold = self._engine.clock_hold
+        help_text = "Whether starts, inactivity and retention are held after a jump of the system clock: 0 or 1."
+        yield gauge("forewarn_clock_held", help_text, [], {(): int(hold.jump is not None)})
+        help_text = "Number of jumps of the system clock by more than a minute."
+        yield count("forewarn_clock_jumps_total", help_text, [], {(): hold.jumps})
         for source in self._sources:
             yield from source()
 

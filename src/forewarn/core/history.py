@@ -52,6 +52,8 @@ HISTORY_KINDS = {
     "fault-added": "A fault was added to the metadata endpoint.",
     "fault-cleared": "A fault was cleared before it expired.",
     "fault-expired": "A fault reached its maximum count or duration.",
+    "clock-jumped": "The system clock jumped: starts, inactivity and retention are held.",
+    "clock-accepted": "The service uses the system time again, because it was stable or an operator accepted it.",
     "policy-changed": "The policy of a group was changed.",
     "fleet-applied": "A fleet file was applied.",
     "token-created": "A token was created.",
@@ -164,6 +166,11 @@ def operation_entry(now: datetime, kind: str, by: str, operation: Operation) -> 
         type=operation.type,
         cause=operation.cause,
     )
+
+
+def record_clock(draft: Draft, now: datetime, by: str, reason: str, *, accepted: bool) -> None:
+    """Add a row about a jump of the system clock to history, or about its acceptance."""
+    draft.record(HistoryEntry(time=now, kind="clock-accepted" if accepted else "clock-jumped", by=by, reason=reason))
 
 
 def end(

@@ -13,6 +13,9 @@ from forewarn.core.webhooks import AllowedNetworks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LONGEST = timedelta(days=36_525)
+"""Longest duration after division by the speed, which can be less than 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorLimits:
@@ -42,7 +45,9 @@ class OperatorLimits:
         return self if speed == 1 else replace(self, speed=self.speed * speed)
 
     def quicken(self, duration: timedelta) -> timedelta:
-        return duration / self.speed
+        """Divide a duration by the speed. The result is at most 100 years, so that no time is after year 9999."""
+        too_long = duration.total_seconds() / self.speed > LONGEST.total_seconds()
+        return LONGEST if too_long else duration / self.speed
 
     def settle_time(self, cause: str) -> timedelta:
         return self.quicken(self.settle.get(cause, CAUSES[cause].settle))

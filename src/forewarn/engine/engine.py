@@ -13,6 +13,7 @@ from forewarn.core import access, approvals, enabling, fleet_commands, progress,
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Draft
+from forewarn.engine.clock_hold import ClockHold
 from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
 from forewarn.engine.last_seen import LastSeen
@@ -62,11 +63,12 @@ class Engine:
         self._writer = Writer(clock, store, self._publish, self._update_executor)
         self._timers = Timers()
         self.last_seen = LastSeen(clock, self._writer, self._timers, limits)
+        self.clock_hold = ClockHold(clock, self._writer, self.last_seen)
         self.records = StoredRecords(self._writer, store)
         self._executor = Executor(clock, fabric, WorkReports(self._writer, limits))
         retention = Retention(clock, self._writer, self.records, limits)
         self._scheduler = Scheduler(
-            clock, self._timers, self.last_seen, self._writer, self._executor, retention, self.tick
+            clock, self._timers, self.last_seen, self._writer, self._executor, retention, self.clock_hold, self.tick
         )
         self._subscribers: list[Callable[[Published], None]] = []
         self._commit_subscribers: list[Callable[[Changes], None]] = []
@@ -230,8 +232,10 @@ class Engine:
                 return change
 
     async def tick(self) -> None:
-        """Process what is due now."""
+        """Process what is due now. After a jump of the system clock, nothing is processed until the hold ends."""
         self.last_seen.record_polls()
+        if await self.clock_hold.update():
+            return
         now = self.clock.now()
         due = self._timers.pop_due(now)
         operations = [key for kind, key in due if kind == "operation"]
@@ -256,6 +260,11 @@ class Engine:
                     self._timers.add(now, kind, key)
             self.last_seen.reschedule(inactive, now)
             raise
+
+    async def accept_clock(self, by: str) -> None:
+        """Accept the system time after a jump, and process what is due by it."""
+        await self.clock_hold.accept(by)
+        await self.tick()
 
     async def advance(self, duration: timedelta, barrier: ClockBarrier | None = None) -> datetime:
         """Advance a virtual clock. Returns when everything due is done, and the VMs of the barrier have seen it."""

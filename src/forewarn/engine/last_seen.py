@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from forewarn.clock import SystemClock
 from forewarn.core.durations import from_text, to_text
 from forewarn.errors import StoreFailed
 
@@ -63,7 +64,19 @@ class LastSeen:
         if alive_at is None or self._clock.virtual:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
-        times = {scope: last_seen_at + downtime for scope, last_seen_at in self._writer.state.last_seen.items()}
+        self._add(downtime)
+
+    def shift(self, step: timedelta) -> None:
+        """Follow a step of the clock, so that it does not change how long ago the scopes polled."""
+        self._add(step)
+        self._timers.remove("inactivity")
+        watched, self._watched = self._watched, set()
+        for scope in watched:
+            self.watch(scope)
+        self._written_at = None
+
+    def _add(self, duration: timedelta) -> None:
+        times = {scope: last_seen_at + duration for scope, last_seen_at in self._writer.state.last_seen.items()}
         self._writer.record_seen(times)
         self._unwritten = set(times)
 
@@ -98,7 +111,7 @@ class LastSeen:
 
     @property
     def is_write_due(self) -> bool:
-        return self._written_at is None or self._clock.now() - self._written_at >= WRITE_INTERVAL
+        return self._written_at is None or abs(self._clock.now() - self._written_at) >= WRITE_INTERVAL
 
     async def write(self) -> None:
         """Write the last-seen times to the store, and that the service is alive."""
@@ -109,6 +122,8 @@ class LastSeen:
             times = {scope: draft.last_seen_at(scope) for scope in unwritten if draft.delivery(scope)}
             draft.changes.last_seen = {scope: time for scope, time in times.items() if time}
             draft.changes.facts["alive_at"] = to_text(now)
+            stored = self._clock.stored() if isinstance(self._clock, SystemClock) else ""
+            draft.changes.facts["system_clock"] = str(stored)
 
         try:
             await self._writer.execute(write)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 from contextlib import suppress
-from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING
 
-from forewarn.clock import VirtualClock
-from forewarn.core.durations import from_text, to_text
-from forewarn.errors import ClockBusy, ClockNotVirtual, StoreFailed
+from forewarn.clock import LAST_VIRTUAL_TIME, MAX_STEP, StoredClock, SystemClock, VirtualClock
+from forewarn.core.durations import format_duration, format_time, from_text, to_text
+from forewarn.errors import BadOption, ClockBusy, ClockNotVirtual, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
+    from forewarn.engine.clock_hold import ClockHold
     from forewarn.engine.executor import Executor
     from forewarn.engine.history import Retention
     from forewarn.engine.last_seen import LastSeen
@@ -52,6 +52,11 @@ class Timers:
             due.append((kind, key))
         return due
 
+    def remove(self, kind: str) -> None:
+        """Remove all timers of a kind."""
+        self._heap = [timer for timer in self._heap if timer[1] != kind]
+        heapq.heapify(self._heap)
+
 
 # --- Ticks ----------------------------------------------------------------------------------------
 
@@ -73,6 +78,7 @@ class Scheduler:
         writer: Writer,
         executor: Executor,
         retention: Retention,
+        clock_hold: ClockHold,
         tick: Callable[[], Awaitable[None]],
     ) -> None:
         self._clock = clock
@@ -81,6 +87,7 @@ class Scheduler:
         self._writer = writer
         self._executor = executor
         self._retention = retention
+        self._clock_hold = clock_hold
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
         self._advance_lock = asyncio.Lock()
@@ -89,7 +96,7 @@ class Scheduler:
         """VMs that the current advance waits for."""
 
     def resume(self) -> None:
-        """Continue a virtual clock at the last stored time. Warn if the system clock is behind it."""
+        """Continue a virtual clock at the last stored time. Notice if the system clock was set since then."""
         facts = self._writer.state.facts
         known = [from_text(facts[name]) for name in ("virtual_now", "alive_at") if name in facts]
         latest = max(known, default=None)
@@ -97,7 +104,10 @@ class Scheduler:
             return
         if isinstance(self._clock, VirtualClock):
             self._clock.resume(latest)
-        elif latest > self._clock.now() + timedelta(minutes=1):
+            return
+        if isinstance(self._clock, SystemClock) and facts.get("system_clock") and "alive_at" in facts:
+            self._clock.resume(StoredClock.parse(facts["system_clock"]), from_text(facts["alive_at"]))
+        if latest > self._clock.now() + MAX_STEP:  # data of a virtual clock, or of release 0.1
             _log.warning(
                 "system_clock_behind",
                 "The system clock is behind the last stored time.",
@@ -105,7 +115,8 @@ class Scheduler:
             )
 
     def start(self) -> None:
-        self._retention.start_if_due()
+        if self._clock_hold.jump is None:
+            self._retention.start_if_due()
         if isinstance(self._clock, VirtualClock):
             self._clock.on_sleep = self._executor.changed.set
         else:
@@ -129,6 +140,11 @@ class Scheduler:
         if self._awaited_vms:  # they must see each step, and waiting for them here could take long
             raise ClockBusy(vms=", ".join(self._awaited_vms))
         async with self._advance_lock:
+            if duration > LAST_VIRTUAL_TIME - clock.now():
+                problem = (
+                    f"the clock is at {format_time(clock.now())} and cannot pass {format_time(LAST_VIRTUAL_TIME)}."
+                )
+                raise BadOption(name="by", value=format_duration(duration), problem=problem)
             target = clock.now() + duration
             await self._wait_for_barrier(clock, barrier)
             while True:
@@ -172,7 +188,8 @@ class Scheduler:
             try:
                 if self._last_seen.is_write_due:
                     await self._last_seen.write()
-                self._retention.start_if_due()
+                if self._clock_hold.jump is None:
+                    self._retention.start_if_due()
                 if (late := self._late_seconds()) > 0:
                     self._writer.measurements.scheduler_delay.observe(late)
                 await self._tick()
@@ -194,12 +211,12 @@ class Scheduler:
                     await self._timers.new_earliest.wait()
 
     def _late_seconds(self) -> float:
-        due_at = self._timers.next_time()
+        due_at = self._timers.next_time() if self._clock_hold.jump is None else None
         return (self._clock.now() - due_at).total_seconds() if due_at is not None else 0.0
 
     def _seconds_to_next(self) -> float:
         self._timers.new_earliest.clear()
         due_at = self._timers.next_time()
-        if due_at is None:
+        if due_at is None or self._clock_hold.jump is not None:
             return MAX_WAIT_SECONDS
         return min(max((due_at - self._clock.now()).total_seconds(), 0.0), MAX_WAIT_SECONDS)

@@ -1,0 +1,91 @@
+"""After a jump of the system clock, hold what happens because of the time: starts, inactivity and retention.
+
+The hold ends when there was no other jump for ten minutes, or when an operator accepts the new time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from forewarn.clock import SystemClock
+from forewarn.core.durations import format_duration, format_time, to_text
+from forewarn.core.history import ENGINE, record_clock
+from forewarn.errors import ClockNotJumped, VirtualClockAccepted
+from forewarn.system.logs import get_logger
+
+if TYPE_CHECKING:
+    from forewarn.clock import ClockJump
+    from forewarn.engine.last_seen import LastSeen
+    from forewarn.engine.writer import Writer
+    from forewarn.ports import Clock
+
+_log = get_logger(__name__)
+
+
+def describe_step(jump: ClockJump) -> str:
+    """Describe a jump: `forward by 1h`."""
+    return f"{'forward' if jump.seen_at < jump.system_time else 'back'} by {format_duration(abs(jump.step))}"
+
+
+class ClockHold:
+    """Whether the scheduler must wait, because the system clock jumped. Other clocks do not jump."""
+
+    def __init__(self, clock: Clock, writer: Writer, last_seen: LastSeen) -> None:
+        self._clock = clock if isinstance(clock, SystemClock) else None
+        self._writer = writer
+        self._last_seen = last_seen
+        self._recorded = 0
+        """Number of the last recorded jump."""
+
+    @property
+    def jump(self) -> ClockJump | None:
+        """The jump because of which the scheduler waits."""
+        return self._clock.jump if self._clock is not None else None
+
+    @property
+    def jumps(self) -> int:
+        """Number of jumps since the start of the process."""
+        return self._clock.jumps if self._clock is not None else 0
+
+    async def update(self) -> bool:
+        """Record a new jump, and end the hold if the time is stable. Returns whether the scheduler must wait."""
+        if self._clock is None:
+            return False
+        now = self._clock.now()
+        jump = self._clock.jump
+        if jump is None:
+            return False
+        if jump.number > self._recorded:
+            self._recorded = jump.number
+            _log.warning(
+                "system_clock_jumped",
+                f"The system clock jumped {describe_step(jump)}. Starts, inactivity and retention wait.",
+                service_time=to_text(jump.seen_at),
+                system_time=to_text(jump.system_time),
+                until=to_text(jump.until),
+            )
+            await self._record(ENGINE, jump, accepted=False)
+        elif now >= jump.until:
+            await self._end(self._clock, jump, ENGINE)
+        return self._clock.jump is not None
+
+    async def accept(self, by: str) -> None:
+        """End the hold: an operator says that the system time is right."""
+        if self._clock is None:
+            raise VirtualClockAccepted
+        self._clock.now()
+        if self._clock.jump is None:
+            raise ClockNotJumped
+        await self._end(self._clock, self._clock.jump, by)
+
+    async def _end(self, clock: SystemClock, jump: ClockJump, by: str) -> None:
+        await self._record(by, jump, accepted=True)
+        if clock.jump is not jump:  # another jump during the commit
+            return
+        self._last_seen.shift(clock.accept())
+        _log.info("system_clock_accepted", "The service uses the system time again.", by=by, time=to_text(clock.now()))
+
+    async def _record(self, by: str, jump: ClockJump, *, accepted: bool) -> None:
+        reason = f"{describe_step(jump)}, from {format_time(jump.seen_at)} to {format_time(jump.system_time)}"
+        await self._writer.execute(partial(record_clock, by=by, reason=reason, accepted=accepted))

@@ -1,0 +1,53 @@
+"""A system clock that a test can set for one process. CLOCK_BOOTTIME and CLOCK_MONOTONIC stay as they are."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+
+from programs import need
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIBRARY = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile long long *shift;
+
+__attribute__((constructor)) static void map_file(void) {
+    int file = open(getenv("SYSTEM_CLOCK_SHIFT"), O_RDONLY);
+    shift = mmap(NULL, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
+}
+
+int clock_gettime(clockid_t id, struct timespec *found) {
+    int result = syscall(SYS_clock_gettime, id, found);
+    if (result == 0 && id == CLOCK_REALTIME && shift != MAP_FAILED) found->tv_sec += *shift;
+    return result;
+}
+"""
+
+
+class ShiftedSystemClock:
+    """Shifts the system clock of the processes that start with its variables."""
+
+    def __init__(self, folder: Path) -> None:
+        need("cc")
+        self._file = folder / "shift"
+        self._file.write_bytes(struct.pack("q", 0))
+        source, library = folder / "shift.c", folder / "shift.so"
+        source.write_text(LIBRARY)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+        self.variables = {"LD_PRELOAD": str(library), "SYSTEM_CLOCK_SHIFT": str(self._file)}
+
+    def shift(self, seconds: int) -> None:
+        """Set the distance from the true time."""
+        with self._file.open("r+b", buffering=0) as file:
+            file.write(struct.pack("q", seconds))
