@@ -182,6 +182,8 @@ async def test_a_hold_lasts_until_ten_minutes_without_another_jump(running: Runn
     machine.wait(10 * MINUTE - SECOND)
     await engine.tick()
     assert running.status(operation) is OperationStatus.PENDING
+    assert running.clock.now() > engine.live_events()[0].not_before
+    assert engine._scheduler._seconds_to_next() == 1, "it must not spin while something is due"
     machine.wait(SECOND)
     await engine.tick()
     assert running.status(operation) is OperationStatus.STARTED

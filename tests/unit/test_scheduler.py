@@ -93,9 +93,7 @@ async def test_no_time_is_after_the_last_date(speed: float) -> None:
     await engine.start()
     await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")], hosts=[Host("a")]), by="test")
     await engine.enable("vm-0", by="test")
-    with pytest.raises(
-        BadOption, match="is at 8999-12-31 23:59:00 UTC and cannot pass 9000"
-    ):
+    with pytest.raises(BadOption, match="is at 8999-12-31 23:59:00 UTC and cannot pass 9000"):
         await engine.advance(2 * MINUTE)
     assert await engine.advance(MINUTE) == LAST_VIRTUAL_TIME
     operation = await request_operation(engine, "host-update", host="a", notice=MAX_DURATION)
