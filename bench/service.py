@@ -44,6 +44,7 @@ class Service:
             "HOME": str(folder),
             "XDG_DATA_HOME": str(folder / "share"),
             "XDG_CONFIG_HOME": str(folder / "config"),
+            "FOREWARN_RUNTIME_DIR": str(folder / "run"),
             "FOREWARN_DATA": str(self.data),
             "FOREWARN_METADATA": "127.0.0.1:0",
             "FOREWARN_CONTROL": "127.0.0.1:0",

@@ -59,6 +59,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_registry(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Services of the tests are not registered beside those of the developer."""
+    os.environ["FOREWARN_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("registry"))
+
+
 @pytest.fixture
 def make_service(tmp_path: Path) -> Iterator[Callable[..., ServiceProcess]]:
     """Start a service process with its own folder. `fleet` is the text of a fleet file."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from forewarn.system.standard_streams import open_missing_streams
+
 
 def main() -> None:
     """Run the command line. An agent runs for years: do not load what only the other commands need."""
+    open_missing_streams()
     if sys.argv[1:2] == ["agent"]:
         from forewarn.agent.cli.main import main as run_agent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 from contextlib import ExitStack, closing
 from functools import partial
@@ -24,7 +25,7 @@ from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine, Published
 from forewarn.engine.faults import Faults
-from forewarn.errors import BadSetting
+from forewarn.errors import BadSetting, SameAddress
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
@@ -36,7 +37,7 @@ from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.addresses import read_host_port
 from forewarn.system.logs import get_logger
-from forewarn.system.sockets import address_of, open_socket
+from forewarn.system.sockets import address_of, open_socket, overlap
 
 if TYPE_CHECKING:
     import socket
@@ -152,9 +153,14 @@ class Assembly:
     def __init__(self, values: dict[str, Any]) -> None:
         # First the parts that can fail, so that a failed start leaves nothing open.
         self.certificate = read_certificate(values)
+        self.proof_key = secrets.token_hex(32)
+        """Proves to the command line that this is the service whose file it has read."""
         _warn_of_short_notices(values)
         with ExitStack() as stack:
             listeners = [stack.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
+            if overlap(*(listener.getsockname() for listener in listeners)):
+                first, second = (f"{name} = {values[name]!r}" for name in ("metadata", "control"))
+                raise SameAddress(first=f"The settings {first}", second=second)
             self._build(values, *listeners)
             stack.pop_all()
 
@@ -173,6 +179,10 @@ class Assembly:
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
         self.metadata = MetadataServer(self.engine, metadata_listener, options, metadata_limits(values), self.faults)
+        self.metadata.own_listeners = {
+            f"{name} = {values[name]!r}": listener
+            for name, listener in (("metadata", metadata_listener), ("control", control_listener))
+        }
         if isinstance(clock, VirtualClock):
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
@@ -194,6 +204,7 @@ class Assembly:
             self.faults,
             self.scenario_runs,
             preview_versions=options.preview_versions,
+            proof_key=self.proof_key,
         )
         self._feed = control.feed
         self.control = ControlServer(control_app(self.engine, control), control_listener, self.certificate)

@@ -258,6 +258,17 @@ class CannotListen(Invalid):
     message = "Cannot listen on {address}: {problem}"
 
 
+class SameAddress(Invalid):
+    message = "{first} and {second} need the same address. Give each its own port."
+
+
+class SeveralServices(Invalid):
+    message = (
+        "Several Forewarn services run here: {services}. Choose one with --service NAME or the variable "
+        "FOREWARN_SERVICE."
+    )
+
+
 class UnknownHistoryRow(Invalid):
     message = (
         "History has no row {after}: the newest is {newest}. Use the number of an existing row, or 0 for all stored "
@@ -307,7 +318,14 @@ class UnknownPath(NotFound):
 
 
 class NoService(NotFound):
-    message = "Found no Forewarn service: {problem} Start one with: forewarn up. Or name one with --data or --server."
+    message = (
+        "Found no Forewarn service: {problem} Start one with: forewarn up. Or name one with --service, --data or "
+        "--server."
+    )
+
+
+class UnknownService(NotFound):
+    message = "No service named {name!r} runs here.{hint} List the services with: forewarn service list"
 
 
 class HistoryExpired(NotFound):
@@ -488,6 +506,12 @@ class AlreadyRunning(Conflict):
     message = "This service is already running. Stop it before you start it again, or create another Service."
 
 
+class ServiceNameTaken(Conflict):
+    message = (
+        "Another service (process {pid}, data {data}) is named {name!r}. Stop it, or choose another name with --name."
+    )
+
+
 class DataInUse(Conflict):
     message = (
         "Another Forewarn service (process {pid}) uses the data folder {path}. Stop it, or use another folder with "
@@ -600,6 +624,13 @@ class WaitAbandoned(Unavailable):
 
 class ServiceUnreachable(Unavailable):
     message = "No valid response from the service at {url}: {problem}. Check the address, and whether it is running."
+
+
+class ServiceNotProven(Unavailable):
+    message = (
+        "The program at {url} did not prove that it is the service {name!r}. Another program may use this address. "
+        "The token was not sent. List the services with: forewarn service list"
+    )
 
 
 class EndpointUnreachable(Unavailable):

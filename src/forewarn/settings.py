@@ -7,6 +7,8 @@ RENAMED lists former names of settings. If a former name is used, the error mess
 from __future__ import annotations
 
 import math
+import os
+import re
 import tomllib
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import platformdirs
 
+from forewarn.core.access import NAME_PATTERN, NAME_RULE
 from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import Source
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MEMORY = ":memory:"
+MAX_DEFAULT_NAME = 50
+"""Leaves room for a number."""
 
 
 def user_data_folder() -> Path:
@@ -109,6 +114,20 @@ def _switch(text: str) -> bool:
 
 def _data(text: str) -> str:
     return text if text in ("", MEMORY) else str(Path(text).expanduser())
+
+
+def _name(text: str) -> str:
+    if text and not re.fullmatch(NAME_PATTERN, text):
+        raise ValueError(NAME_RULE)
+    return text
+
+
+def default_name(data: str) -> str:
+    """The name of a service without a name of its own: after its data folder, or after its process."""
+    if data == MEMORY:
+        return f"memory-{os.getpid()}"
+    name = re.sub("[^A-Za-z0-9._@-]", "-", Path(data).absolute().name).lstrip("._@-")[:MAX_DEFAULT_NAME]
+    return name or "forewarn"
 
 
 def _file(text: str) -> str:
@@ -212,6 +231,7 @@ SECTIONS = {
             _file,
         ),
         Setting("data", "", "DIR", "The data folder. :memory: keeps all data in memory only.", _data),
+        Setting("name", "", "NAME", "Name of the service on this machine.  [default: by data folder]", _name),
         Setting("metadata", "127.0.0.1:8169", "HOST:PORT", "Address of the metadata service, for VMs.", _address),
         Setting("control", "127.0.0.1:8170", "HOST:PORT", "Address of the control API, for operators.", _address),
         Setting("tls_certificate", "", "FILE", "TLS certificate of the control API with its chain, as PEM.", _file),
@@ -494,7 +514,7 @@ def _read(setting: Setting, text: str, origin: str) -> Any:
 def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
     try:
         parsed = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         if not must_exist:
             return {}
         raise BadConfigFile(path=path, problem="the file does not exist") from error

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forewarn.testing import ServiceProcess
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from forewarn.testing import ServiceProcess
 
 FLEET = """
 [[vm]]
@@ -104,7 +104,7 @@ def test_a_port_in_use_is_a_clear_error(make_service: Callable[..., ServiceProce
 def test_one_port_for_two_listeners_is_a_clear_error(
     make_service: Callable[..., ServiceProcess], tmp_path: Path
 ) -> None:
-    """Both can be bound while neither listens: the error comes when the second one starts to listen."""
+    """Both can be bound while neither listens, so the service compares the addresses."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         free = found.getsockname()[1]
     address = f"127.0.0.1:{free}"
@@ -114,12 +114,30 @@ def test_one_port_for_two_listeners_is_a_clear_error(
     fleet.write_text(f'[[vm]]\nname = "a"\nlisten = "{address}"\n')
     arguments = ("--metadata", "127.0.0.1:0", "--control", address, "--data", ":memory:")
     of_vm = service.cli("up", "--fleet", str(fleet), *arguments)
-    for failed in (same, of_vm):
-        assert failed.returncode == 2
-        assert failed.stderr.startswith(
-            f"forewarn: Cannot listen on {address}: another program or setting uses this port."
-        )
-        assert failed.stderr.count("\n") == 1
+    assert same.stderr == (
+        f"forewarn: The settings metadata = '{address}' and control = '{address}' need the same address. "
+        "Give each its own port.\n"
+    )
+    assert of_vm.stderr == (
+        f"forewarn: listen = '{address}' of VM 'a' and the setting control = '{address}' need the same address. "
+        "Give each its own port.\n"
+    )
+    assert [same.returncode, of_vm.returncode] == [2, 2]
+    everywhere = f"0.0.0.0:{free}"
+    overlapping = service.cli("up", "--metadata", everywhere, "--control", address, "--data", ":memory:")
+    assert (overlapping.returncode, f"metadata = '{everywhere}' and control = '{address}'" in overlapping.stderr) == (
+        2,
+        True,
+    )
+
+
+def test_a_fleet_with_an_address_of_the_service_names_the_setting(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service(fleet=FLEET)
+    path = service.folder / "new.toml"
+    for setting, (host, port) in (("metadata", service.metadata_address), ("control", service.control_address)):
+        path.write_text(f'[[vm]]\nname = "a"\nlisten = "{host}:{port}"\n')
+        refused = service.cli("fleet", "apply", str(path))
+        assert (refused.returncode, f"of VM 'a' and the setting {setting} = " in refused.stderr) == (2, True), refused
 
 
 def test_an_address_that_the_machine_lacks_is_a_clear_error(make_service: Callable[..., ServiceProcess]) -> None:
@@ -260,16 +278,3 @@ def test_a_fleet_with_an_address_in_use_is_not_applied(make_service: Callable[..
     assert refused.returncode == 2
     assert f"Cannot listen on 127.0.0.1:{port}" in refused.stderr
     assert [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]] == ["one", "two"]
-
-
-def test_the_command_line_finds_a_service_in_memory_which_stores_nothing(
-    make_service: Callable[..., ServiceProcess],
-) -> None:
-    service = make_service()
-    memory = ServiceProcess(service.folder)
-    memory.start("--data", ":memory:", "--clock", "virtual")
-    found = memory.cli("clock", "show", FOREWARN_DATA="")
-    assert "virtual clock" in found.stdout, "the one in memory was started last"
-    assert "system clock" in service.cli("clock", "show").stdout
-    memory.kill()
-    assert memory.cli("clock", "show", FOREWARN_DATA=":memory:").returncode == 3

@@ -33,6 +33,7 @@ ROLES = ("nobody", "viewer", "operator", "admin", "tenant")
 TABLE = """
 GET    /healthz                          n v o a t
 GET    /readyz                           n v o a t
+GET    /v1/proof                         n v o a t
 GET    /metrics                          . v o a .
 GET    /v1/openapi.json                  . v o a t
 GET    /v1/fleet                         . v o a .

@@ -97,7 +97,13 @@ def run(session: Session, folder: Path) -> dict[str, list[str]]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("FOREWARN_", "PYTEST_"))}
     result = subprocess.run(
         [*IN_NAMESPACE, "bash", "-c", script],
-        env={**ours, "HOME": str(folder), "XDG_DATA_HOME": str(folder / "share"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **ours,
+            "HOME": str(folder),
+            "XDG_DATA_HOME": str(folder / "share"),
+            "FOREWARN_RUNTIME_DIR": str(folder / "run"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -42,7 +42,7 @@ BESIDE: dict[str, set[str]] = {
     "agent": {"agent", "wire", "system", "files.toml_reader", "core.durations", "core.event_types", "errors"},
     # States the contract a second time, on purpose.
     "verify": {"verify", "clock", "errors"},
-    "__main__": {"agent", "cli"},
+    "__main__": {"agent", "cli", "system"},
 }
 ALSO = {
     "cli": {"agent", "verify"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from forewarn.cli.renamed_options import RENAMED_OPTIONS
 from forewarn.cli.settings import command
 from forewarn.core.webhooks import AllowedNetworks
 from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
-from forewarn.settings import RENAMED, SETTINGS, SETTLING, resolve
+from forewarn.settings import RENAMED, SETTINGS, SETTLING, default_name, resolve
 from forewarn.testing import Service
 from forewarn.testing.running_service import read_settings
 
@@ -56,6 +57,27 @@ def test_the_default_data_folder_belongs_to_the_user(tmp_path: Path) -> None:
     assert resolve({}, {})["data"].value == str(tmp_path / "share" / "forewarn")
     assert resolve({}, {"FOREWARN_DATA": ""})["data"].value == str(tmp_path / "share" / "forewarn")
     assert resolve({"data": ":memory:"}, {})["data"].value == ":memory:"
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("/var/lib/forewarn", "forewarn"),
+        ("/srv/web shop/", "web-shop"),
+        ("/srv/.hidden", "hidden"),
+        ("/srv/Straße", "Stra-e"),
+        ("/srv/" + "x" * 200, "x" * 50),
+        ("/srv/---", "forewarn"),
+        ("/", "forewarn"),
+    ],
+)
+def test_the_default_name_comes_from_the_data_folder(data: str, name: str) -> None:
+    assert default_name(data) == name
+    assert resolve({"name": name}, {})["name"].value == name
+
+
+def test_the_default_name_in_memory_comes_from_the_process() -> None:
+    assert default_name(":memory:") == f"memory-{os.getpid()}"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,7 @@ import click
 
 from forewarn import __version__
 from forewarn.errors import ForewarnError, exit_code, nearest
+from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
 
 SECTIONS = {
     "Test an application": {
@@ -27,6 +29,7 @@ SECTIONS = {
         "rollout": "Update many hosts in waves.",
         "operation": "List operations. Cancel them, or mark them done or failed.",
         "history": "Show what happened, when, and who did it.",
+        "service": "List the services that run on this machine.",
         "webhook": "Send history to other systems.",
         "token": "Create, list and revoke access tokens.",
     },
@@ -92,5 +95,24 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         return root.main(arguments, prog_name="forewarn")
     except ForewarnError as error:
-        click.echo(f"forewarn: {error}", err=True)
+        _print_error(str(error))
         sys.exit(exit_code(error))
+    except OSError as error:
+        if error.errno not in OUTPUT_ERRORS or error.filename is not None:
+            raise
+        discard(sys.stdout)
+        if error.errno != errno.EPIPE:  # the reader has closed the pipe
+            _print_error(f"Cannot write: {error.strerror}")
+        sys.exit(1)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            discard(sys.stderr)  # a log that nobody can read is no error
+
+
+def _print_error(text: str) -> None:
+    try:
+        click.echo(f"forewarn: {text}", err=True)
+    except OSError:
+        discard(sys.stderr)  # the exit code still reports the error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import cached_property
+from hmac import compare_digest
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,16 +17,19 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 
 from forewarn import __version__
-from forewarn.cli import service_files
-from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, UnreadableFile
+from forewarn.cli.selection import check_options, find_service, known_services
+from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceNotProven, ServiceUnreachable, UnreadableFile
 from forewarn.system.http_client import Origin, opened, origin_of
+from forewarn.system.service_files import proof_of, registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from http.client import HTTPResponse
+    from http.client import HTTPConnection, HTTPResponse
 
 TIMEOUT_SECONDS = 300
 """Long enough to apply a large fleet."""
+PROOF_SECONDS = 30
+MAX_PROOF_BYTES = 1000
 MAX_PAGE_SIZE = "1000"
 MAX_RESPONSE_BYTES = 256 * 1_048_576
 """More than any response of Forewarn."""
@@ -37,23 +42,26 @@ class ServiceAddress(NamedTuple):
 
     url: str
     token: str
+    name: str
     certificate: str = ""
     """The file with the certificate of a service on this machine. It is trusted without a chain."""
+    proof_key: str = ""
+    """The key with which a service on this machine proves its identity. Empty: the user gave the URL."""
 
 
 class ControlClient:
     """Sends requests to a service, local or remote. Raises the error that the service reports."""
 
-    def __init__(self, data: str | None, server: str | None, token_file: str | None) -> None:
-        """Take the values of the options. With --data, the variables for a remote service are ignored."""
-        if data and server:
-            problem = f"it cannot be combined with --data {data}. Use one of them."
-            raise BadOption(name="--server", value=server, problem=problem)
-        variables = {} if data else os.environ
+    def __init__(self, service: str | None, data: str | None, server: str | None, token_file: str | None) -> None:
+        """Take the values of the options. With --service or --data, the variables for a remote service are ignored."""
+        check_options(service, data, server)
+        variables = {} if service or data else os.environ
         self._data = data
         self._server = server or variables.get("FOREWARN_SERVER")
+        self._service = service or (None if data or self._server else os.environ.get("FOREWARN_SERVICE"))
         self._token_file = token_file or variables.get("FOREWARN_TOKEN_FILE")
         self._responded = False
+        self._announced = False
 
     def refreshed(self) -> ControlClient:
         """Return a client that looks for the service again: a restart may have changed its address."""
@@ -68,12 +76,22 @@ class ControlClient:
             url = _checked(self._server)
             if not self._token_file:
                 raise NoToken(url=url, problem="--server needs a token.")
-            return ServiceAddress(url, _read_token(self._token_file))
-        found = service_files.find(self._data or os.environ.get("FOREWARN_DATA"))
+            return ServiceAddress(url, _read_token(self._token_file), url)
+        found = find_service(self._service, self._data)
         token_file = self._token_file or found.token_file
         if not Path(token_file).exists() and not self._token_file:
             raise NoToken(url=found.control, problem=f"the file {token_file} does not exist.")
-        return ServiceAddress(found.control, _read_token(token_file), found.certificate)
+        return ServiceAddress(found.control, _read_token(token_file), found.name, found.certificate, found.proof_key)
+
+    def announce(self) -> None:
+        """Before a change: if more than one service is known, print once which of them the command changes."""
+        if self._announced:
+            return
+        self._announced = True
+        address = self._address
+        others = registered() if self._server else known_services()
+        if any(each.control != address.url for each in others):
+            click.echo(f"Service: {address.name}", err=True)
 
     @cached_property
     def _origin(self) -> Origin:
@@ -109,12 +127,17 @@ class ControlClient:
         return page[path[-1]], page.get("next")
 
     def post(self, *path: str, body: dict[str, Any] | None = None, seconds: float = TIMEOUT_SECONDS) -> Any:
+        if not (body or {}).get("dry_run"):
+            self.announce()
         return self._parsed("POST", path, {}, json.dumps(body or {}).encode(), seconds)
 
     def put(self, *path: str, body: bytes, **query: str) -> Any:
+        if query.get("dry_run") != "true":
+            self.announce()
         return self._parsed("PUT", path, query, body)
 
     def delete(self, *path: str) -> Any:
+        self.announce()
         return self._parsed("DELETE", path, {})
 
     def _parsed(
@@ -181,7 +204,8 @@ class ControlClient:
         headers = {"Authorization": f"Bearer {self._address.token}", **(headers or {})}
         with ExitStack() as stack:
             try:
-                sent = opened(self._origin, method, target, headers, body, seconds=seconds)
+                check = self._require_proof if self._address.proof_key else None
+                sent = opened(self._origin, method, target, headers, body, seconds=seconds, check=check)
                 response = stack.enter_context(sent)
                 self._responded = True
                 rejection = b"" if 200 <= response.status < 300 else self._read(response)
@@ -194,6 +218,31 @@ class ControlClient:
             if not 200 <= response.status < 300:
                 raise _reported_error(self._address.url, response.status, rejection)
             yield response
+
+    def _require_proof(self, connection: HTTPConnection) -> None:
+        """Before the token is sent: check that the service that wrote the service file is at the other end."""
+        address = self._address
+        if not proves_itself(connection, address.proof_key):
+            raise ServiceNotProven(url=address.url, name=address.name)
+
+
+def proves_itself(connection: HTTPConnection, key: str) -> bool:
+    """Return whether the program at the other end knows the key of the service file. Raises OSError."""
+    challenge = secrets.token_hex(32)
+    timeout = connection.timeout
+    connection.timeout = PROOF_SECONDS
+    try:
+        connection.connect()
+        connection.timeout = timeout
+        connection.request("GET", f"/v1/proof?challenge={challenge}")
+        response = connection.getresponse()
+        content = json.loads(response.read(MAX_PROOF_BYTES))
+        proof = str(content["proof"]).encode()
+    except (HTTPException, ConnectionResetError, ValueError, KeyError, TypeError):
+        return False
+    if connection.sock is not None:  # None: the service is stopping, and has closed the connection
+        connection.sock.settimeout(timeout)
+    return compare_digest(proof, proof_of(key, challenge).encode())
 
 
 def _checked(url: str) -> str:

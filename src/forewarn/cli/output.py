@@ -31,11 +31,18 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
     function = _checking_responses(function)
 
     @wraps(function)
-    def with_client(data: str | None, server: str | None, token_file: str | None, **options: Any) -> None:
-        function(client=ControlClient(data, server, token_file), **options)
+    def with_client(
+        service: str | None, data: str | None, server: str | None, token_file: str | None, **options: Any
+    ) -> None:
+        client = ControlClient(service, data, server, token_file)
+        click.get_current_context().obj = client
+        function(client=client, **options)
 
     json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    data_option = click.option("--data", metavar="DIR", help="Data folder of the service.  [env: FOREWARN_DATA]")
+    service_option = click.option(
+        "--service", metavar="NAME", help="Name of a service on this machine.  [env: FOREWARN_SERVICE]"
+    )
+    data_option = click.option("--data", metavar="DIR", help="Data folder of the service, or :memory:.")
     server_option = click.option(
         "--server",
         metavar="URL",
@@ -46,7 +53,7 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
         metavar="FILE",
         help="File with the access token.  [env: FOREWARN_TOKEN_FILE]",
     )
-    return data_option(server_option(token_option(json_option(with_client))))
+    return service_option(data_option(server_option(token_option(json_option(with_client)))))
 
 
 def _checking_responses(function: Callable[..., None]) -> Callable[..., None]:

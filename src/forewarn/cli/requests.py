@@ -13,6 +13,8 @@ from forewarn.cli.wait import wait_for_operations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from forewarn.cli.client import ControlClient
+
 
 def change_command(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command that changes something and can be watched."""
@@ -121,8 +123,11 @@ def request_fields(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation on a terminal."""
+    """Ask for confirmation on a terminal. If more than one service is known, first print which one is meant."""
     if asks(yes):
+        client: ControlClient | None = click.get_current_context().obj
+        if client is not None:
+            client.announce()
         click.confirm(question, abort=True)
 
 

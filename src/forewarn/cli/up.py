@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,19 @@ import uvloop
 
 from forewarn import __version__
 from forewarn.assembly import Assembly
-from forewarn.cli import service_files
 from forewarn.cli.fleet import difference_lines, full_path, read_fleet_file
+from forewarn.cli.published_files import PublishedFiles
+from forewarn.cli.selection import default_services
 from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_options
 from forewarn.control.fleet import apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
-from forewarn.settings import MEMORY
-from forewarn.system.logs import TEXT, configure_logging
+from forewarn.settings import MEMORY, default_name
+from forewarn.system.logs import TEXT, configure_logging, get_logger
+from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
+from forewarn.system.standard_streams import discard
+
+_log = get_logger(__name__)
 
 
 @click.command(cls=SettingsCommand)
@@ -77,11 +81,19 @@ async def serve(values: dict[str, Any]) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     try:
-        click.echo(service.greeting())
-        sys.stdout.flush()
+        _write_output(service.greeting())
         await stopped.wait()
     finally:
         await service.stop()
+
+
+def _write_output(text: str) -> None:
+    """Print a text. The service runs even if nobody can read it: the disk may be full, or a pipe without a reader."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        discard(sys.stdout)
+        _log.warning("output_failed", "Cannot write to standard output.", error=error.strerror)
 
 
 class ForegroundService:
@@ -89,29 +101,49 @@ class ForegroundService:
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
-        self._data: str = values["data"]
         self._all = Assembly(values)
         self._engine = self._all.engine
         self._applied: list[str] = []
         """What the fleet file has changed, for the first output."""
+        self._files = PublishedFiles(self._service_file(), is_name_fixed=bool(values["name"]))
+        self._keeper: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        token = service_files.read_token(self._data)
-        await self._all.start(self._prepare_fleet, token, partial(service_files.write_token, self._data))
+    def _service_file(self) -> ServiceFile:
+        data: str = self._values["data"]
+        folder = None if data == MEMORY else Path(data).absolute()
         certificate = self._all.certificate
-        service_files.write(
-            self._data,
-            service_files.ServiceFile(
-                control=self._all.control_url,
-                metadata=self._all.metadata_url,
-                token_file=str(service_files.token_path(self._data).absolute()),
-                pid=os.getpid(),
-                certificate=full_path(certificate.path) if certificate else "",
-            ),
+        process = identify_process()
+        device, inode = identify_folder(data) if folder else (0, 0)
+        return ServiceFile(
+            name=self._values["name"] or default_name(data),
+            control=self._all.control_url,
+            metadata=self._all.metadata_url,
+            token_file=str(folder / TOKEN_FILE) if folder else "",
+            certificate=full_path(certificate.path) if certificate else "",
+            data=str(folder or MEMORY),
+            device=device,
+            inode=inode,
+            pid=process.pid,
+            started=process.started,
+            proof_key=self._all.proof_key,
         )
 
+    async def start(self) -> None:
+        try:
+            self._files.register()
+            await self._all.start(self._prepare_fleet, self._files.read_token(), self._files.save_token)
+        except BaseException:
+            self._files.remove()
+            raise
+        self._files.write_missing()
+        self._keeper = asyncio.create_task(self._files.keep())
+
     async def stop(self) -> None:
-        service_files.remove(self._data)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        self._files.remove()
         await self._all.stop()
 
     async def _prepare_fleet(self) -> None:
@@ -130,7 +162,7 @@ class ForegroundService:
     def greeting(self) -> str:
         """Return the first output: what the fleet file has changed, the addresses, and commands to try."""
         metadata = f"{self._all.metadata_url}/metadata/scheduledevents"
-        first = greeting(self._values, self._engine.fleet, metadata, self._all.control_url)
+        first = greeting(self._values, self._files.file, self._engine.fleet, metadata)
         return "\n".join([*self._applied, first])
 
 
@@ -142,25 +174,26 @@ def _this_machine() -> Fleet:
 # --- The first output -----------------------------------------------------------------------------
 
 
-def greeting(values: dict[str, Any], fleet: Fleet, metadata: str, control: str) -> str:
+def greeting(values: dict[str, Any], service: ServiceFile, fleet: Fleet, metadata: str) -> str:
     """Return the first output of a service with these settings and addresses."""
     name = _example_vm(fleet)
     poll_url = _poll_url(fleet, name, metadata)
-    cli = _command_line(values["data"])
+    cli, selection = _command_line(), _selection(service)
     lines = [
         f"Forewarn {__version__} is running with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
+        f"  name      {service.name}",
         f"  metadata  {metadata}",
-        f"  control   {control}",
+        f"  control   {service.control}",
         f"  data      {values['data']}",
         *([f"  fabric    {values['fabric']}"] if values["fabric"] != "simulated" else []),
         "",
         "Try in another terminal:",
         *([f"  curl -H Metadata:true '{poll_url}?api-version=2020-07-01'"] if poll_url else []),
-        f"  {cli} vm restart {name}",
-        f"  {cli} event list",
+        f"  {cli} vm restart {name}{selection}",
+        f"  {cli} event list{selection}",
     ]
     if values["clock"] == "virtual":
-        lines.append(f"  {cli} clock advance 15m")
+        lines.append(f"  {cli} clock advance 15m{selection}")
     return "\n".join(lines)
 
 
@@ -177,13 +210,16 @@ def _poll_url(fleet: Fleet, name: str, metadata: str) -> str:
     return f"http://{vm.listen}/metadata/scheduledevents" if vm is not None and vm.listen else ""
 
 
-def _command_line(data: str) -> str:
+def _command_line() -> str:
     """Return the shell command that starts this program."""
     program = "forewarn" if shutil.which("forewarn") else _short(Path(sys.argv[0]))
-    if program.endswith("__main__.py"):
-        program = f"{Path(sys.executable).name} -m forewarn"
-    default = resolve_settings(None, {})["data"].value
-    return program if data in (MEMORY, default) else f"FOREWARN_DATA={data} {program}"
+    return f"{Path(sys.executable).name} -m forewarn" if program.endswith("__main__.py") else program
+
+
+def _selection(service: ServiceFile) -> str:
+    """Return the option that a command needs to find this service. Empty: it finds it without options."""
+    elsewhere = os.environ.get("FOREWARN_SERVER") or os.environ.get("FOREWARN_SERVICE", service.name) != service.name
+    return "" if not elsewhere and default_services() == [service] else f" --service {service.name}"
 
 
 def _short(path: Path) -> str:

@@ -19,6 +19,7 @@ from forewarn.control import (
     history,
     hosts,
     operations,
+    proof,
     rollouts,
     scenarios,
     tokens,
@@ -59,6 +60,7 @@ class Control:
         scenario_runs: ScenarioRuns,
         *,
         preview_versions: bool,
+        proof_key: str,
     ) -> None:
         self._engine = engine
         self._webhooks = webhooks
@@ -66,6 +68,7 @@ class Control:
         self._scenario_runs = scenario_runs
         self._metrics = metrics
         self._metadata = metadata
+        self._proof_key = proof_key
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine)
         metrics.add(self._feed_metrics)
@@ -80,6 +83,7 @@ class Control:
         """All routes, in the order of the OpenAPI description."""
         return [
             *health.HealthControl(self._engine, self._metrics).routes(),
+            *proof.ProofControl(self._proof_key).routes(),
             Route("GET", "/v1/openapi.json", self.openapi, "Return this description.", {"type": "object"}, tenant=True),
             *fleet.FleetControl(self._engine, self._metadata).routes(),
             *vms.VMControl(self._engine, self._versions).routes(),

@@ -1,6 +1,6 @@
 """Authentication by token, and the first admin token.
 
-Only the health routes work without a token.
+Only the health routes and the proof work without a token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
-OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/v1/proof"))
 
 
 def hash_of(token: str) -> str:

@@ -129,8 +129,9 @@ def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
                 "schema": {"type": "string", "const": "true"},
             }
         }
-    problems = {} if route.role is None else _PROBLEMS
-    for status, text in problems.items():
+    problems = list(_PROBLEMS) if route.role is not None else [400] if properties_of(route.query) else []
+    for status in problems:
+        text = _PROBLEMS[status]
         found[status] = _response(text, PROBLEM, schemas[ProblemShape])
     return {str(status): response for status, response in sorted(found.items())}
 

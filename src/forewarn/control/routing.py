@@ -61,6 +61,7 @@ class Route(NamedTuple):
                 raise InsufficientRole(
                     role=token.role.value, what=self.summary.rstrip("."), needed=self.allowed_roles()
                 )
+        if self.role is not None or self.query is not NoMembers:  # probes of health may have any query
             request.state.query = read_query(request, self.query)
         return await self.handle(request)
 

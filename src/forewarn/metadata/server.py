@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from forewarn.errors import CannotListen
+from forewarn.errors import CannotListen, SameAddress
 from forewarn.metadata.callers import Callers
 from forewarn.metadata.counters import RequestCounters
 from forewarn.metadata.delivery_tracking import DeliveryTracker
@@ -18,8 +18,9 @@ from forewarn.metadata.rendered_documents import RenderedDocuments
 from forewarn.metadata.rendered_responses import CommonHeaders
 from forewarn.metadata.request import EVENTS_PATH, parse_target
 from forewarn.metadata.routes import Routes
+from forewarn.system.addresses import read_host_port
 from forewarn.system.connections import Connections
-from forewarn.system.sockets import address_of, open_socket, release, start_listening
+from forewarn.system.sockets import address_of, open_socket, overlap, release, start_listening
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class MetadataServer:
         }
         self.connections: Connections[MetadataConnection] = Connections("metadata service", self.limits)
         self._server: asyncio.Server | None = None
+        self.own_listeners: dict[str, socket.socket] = {}
+        """Listeners of the service itself, by the setting that names their address."""
         self._vm_listeners: dict[str, asyncio.AbstractServer] = {}
         self._extra_servers: list[asyncio.AbstractServer] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,11 +148,20 @@ class MetadataServer:
         try:
             for address in fleet.listeners():
                 if address not in self._vm_listeners:
+                    self._reject_own_address(fleet, address)
                     reserved[address] = open_socket(address)
-        except CannotListen:
+        except (CannotListen, SameAddress):
             release(reserved)
             raise
         return reserved
+
+    def _reject_own_address(self, fleet: Fleet, address: str) -> None:
+        """Raise SameAddress, with the setting, if the service itself listens on this address."""
+        vm = fleet.at_listener(address)
+        for setting, listener in self.own_listeners.items():
+            if overlap(read_host_port(address), listener.getsockname()):
+                where = f"listen = {address!r} of VM {vm.name!r}" if vm is not None else address
+                raise SameAddress(first=where, second=f"the setting {setting}")
 
     async def listen(self, fleet: Fleet, reserved: dict[str, socket.socket]) -> None:
         """Listen on exactly the addresses that VMs of this fleet declare."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class Origin(NamedTuple):
@@ -39,6 +39,21 @@ def origin_of(url: str, certificate: str = "") -> Origin:
 
 
 @contextmanager
+def connect(origin: Origin, *, seconds: float, source: str = "") -> Iterator[HTTPConnection]:
+    """Yield a connection, which is opened when it is used. `seconds` and `source` are as for `opened`."""
+    away = (source, 0) if source else None
+    connection = (
+        HTTPConnection(origin.host, origin.port, timeout=seconds, source_address=away)
+        if origin.tls is None
+        else HTTPSConnection(origin.host, origin.port, timeout=seconds, source_address=away, context=origin.tls)
+    )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
 def opened(
     origin: Origin,
     method: str,
@@ -48,16 +63,15 @@ def opened(
     *,
     seconds: float,
     source: str = "",
+    check: Callable[[HTTPConnection], None] | None = None,
 ) -> Iterator[HTTPResponse]:
-    """Send a request and yield the response. `seconds` is the timeout of each step; `source` is the local address."""
-    away = (source, 0) if source else None
-    connection = (
-        HTTPConnection(origin.host, origin.port, timeout=seconds, source_address=away)
-        if origin.tls is None
-        else HTTPSConnection(origin.host, origin.port, timeout=seconds, source_address=away, context=origin.tls)
-    )
-    try:
+    """Send a request and yield the response. `seconds` is the timeout of each step; `source` is the local address.
+
+    `check` gets the connection first. It can send requests of its own, and raise an error.
+    """
+    with connect(origin, seconds=seconds, source=source) as connection:
+        if check is not None:
+            check(connection)
+            connection.auto_open = 0  # the request must use the connection that was checked
         connection.request(method, target, body, headers)
         yield connection.getresponse()
-    finally:
-        connection.close()

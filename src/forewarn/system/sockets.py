@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from typing import Any
 
 from forewarn.errors import CannotListen
 from forewarn.system.addresses import read_host_port, show_host_port
@@ -53,6 +54,15 @@ def _describe_error(error: OSError, host: str, port: int) -> str:
 def address_of(listener: socket.socket) -> str:
     """Return the actual HOST:PORT, also for port 0."""
     return show_host_port(*listener.getsockname()[:2])
+
+
+def overlap(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    """Return whether listeners on these two addresses (host, port, ...) would get the same connections."""
+    (host, port), (other_host, other_port) = first[:2], second[:2]
+    # "::" also gets the connections to IPv4 addresses.
+    both_ipv4 = ":" not in host + other_host
+    everywhere = "::" in (host, other_host) or (both_ipv4 and "0.0.0.0" in (host, other_host))  # noqa: S104
+    return port == other_port and (host == other_host or everywhere)
 
 
 def release(reserved: dict[str, socket.socket]) -> None:

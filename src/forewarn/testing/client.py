@@ -25,8 +25,6 @@ TIMEOUT_SECONDS = 60
 MAX_ROWS = 1000
 COMMAND = (sys.executable, "-m", "forewarn")
 """The command line of this installation, without arguments."""
-SERVICE_FILE = "service.json"
-"""The file in its data folder by which the command line finds a service on this machine."""
 
 
 @dataclass(frozen=True)

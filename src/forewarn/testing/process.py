@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from forewarn.core.durations import from_text
 from forewarn.errors import AlreadyRunning, NotRunning
-from forewarn.testing.client import COMMAND, SERVICE_FILE, ServiceClient, expect_status
+from forewarn.system.service_files import FILE, REGISTRY_VARIABLE
+from forewarn.testing.client import COMMAND, ServiceClient, expect_status
 from forewarn.testing.durations import read_step
 from forewarn.testing.vm import names_of
 
@@ -100,6 +101,7 @@ class ServiceProcess(ServiceClient):
             "HOME": str(self.folder),
             "XDG_DATA_HOME": str(self.folder / "share"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
+            REGISTRY_VARIABLE: str(self.folder / "run"),
             "FOREWARN_DATA": self.data,
             "FOREWARN_METADATA": "127.0.0.1:0",
             "FOREWARN_CONTROL": "127.0.0.1:0",
@@ -154,7 +156,7 @@ class ServiceProcess(ServiceClient):
     # --- Addresses and credentials ----------------------------------------------------------------
 
     def _service_file(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((Path(self.data) / SERVICE_FILE).read_text())
+        found: dict[str, Any] = json.loads((Path(self.data) / FILE).read_text())
         return found
 
     @property

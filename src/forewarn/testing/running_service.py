@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from datetime import timedelta
@@ -13,7 +12,14 @@ from forewarn.assembly import ORDERS_FOLDER, Assembly
 from forewarn.core.durations import format_duration
 from forewarn.errors import AlreadyRunning, NotRunning
 from forewarn.settings import MEMORY, SETTINGS, Setting, resolve, unknown_setting
-from forewarn.testing.client import SERVICE_FILE
+from forewarn.system.service_files import (
+    FILE,
+    REGISTRY_VARIABLE,
+    ServiceFile,
+    identify_folder,
+    identify_process,
+    write,
+)
 from forewarn.testing.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -134,17 +140,35 @@ class RunningService:
             with os.fdopen(number, "w") as file:
                 file.write(self.token)
         if not self.certificate:
-            return {"FOREWARN_SERVER": self.control_url, "FOREWARN_TOKEN_FILE": self._token_file}
+            return {
+                "FOREWARN_SERVER": self.control_url,
+                "FOREWARN_TOKEN_FILE": self._token_file,
+                REGISTRY_VARIABLE: os.devnull,  # other services of this user are none of the test's business
+            }
         # The command line ignores the name in a certificate only if it finds the service by its file.
-        service_file = {
-            "control": self.control_url,
-            "metadata": self.metadata_url,
-            "token_file": self._token_file,
-            "pid": os.getpid(),
-            "certificate": str(Path(self.certificate).absolute()),
+        folder = self._folder()
+        device, inode = identify_folder(folder)
+        process = identify_process()
+        service = ServiceFile(
+            name="test",
+            control=self.control_url,
+            metadata=self.metadata_url,
+            token_file=self._token_file,
+            certificate=str(Path(self.certificate).absolute()),
+            data=folder,
+            device=device,
+            inode=inode,
+            pid=process.pid,
+            started=process.started,
+            proof_key=self.assembly.proof_key,
+        )
+        write(Path(folder, FILE), service)
+        return {
+            "FOREWARN_SERVER": "",
+            "FOREWARN_DATA": folder,
+            "FOREWARN_TOKEN_FILE": self._token_file,
+            REGISTRY_VARIABLE: os.devnull,
         }
-        Path(self._folder(), SERVICE_FILE).write_text(json.dumps(service_file), "utf-8")
-        return {"FOREWARN_SERVER": "", "FOREWARN_DATA": self._folder(), "FOREWARN_TOKEN_FILE": self._token_file}
 
 
 # --- Settings -------------------------------------------------------------------------------------

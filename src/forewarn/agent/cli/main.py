@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from forewarn.errors import BadCommandLine, ForewarnError, NeedsUnix, exit_code, nearest
+from forewarn.system.standard_streams import discard, open_missing_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TextIO
 
     from forewarn.agent.cli.options import AgentParser
 
@@ -50,7 +48,7 @@ def parser_of(command: str) -> AgentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code. An error is printed as one line."""
-    _open_streams()
+    open_missing_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack some characters
     try:
@@ -62,25 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error(str(error))
         return exit_code(error)
     except OSError as error:
-        _discard(sys.stdout)
+        discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             _print_error(f"{error.filename or 'Cannot write'}: {error.strerror or error}")
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-def _open_streams() -> None:
-    """Open closed standard streams to /dev/null: otherwise the next opened file would get their descriptor."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
-
-
-def _discard(stream: TextIO) -> None:
-    """Redirect the stream to /dev/null: Python flushes it at exit, which would fail again."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -122,4 +107,4 @@ def _print_error(text: str) -> None:
         sys.stderr.write(f"forewarn: {printable(text)}\n")
         sys.stderr.flush()
     except OSError:
-        _discard(sys.stderr)  # the exit code still reports the error
+        discard(sys.stderr)  # the exit code still reports the error
