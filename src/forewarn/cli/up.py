@@ -27,8 +27,11 @@ from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_opt
 from forewarn.control.fleet import applied_before, apply_fleet
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
+from forewarn.errors import NotPermitted, StoreFailed
 from forewarn.settings import MEMORY
-from forewarn.system.logs import TEXT, configure_logging
+from forewarn.system.logs import TEXT, configure_logging, get_logger
+
+_log = get_logger(__name__)
 
 
 @click.command(cls=SettingsCommand)
@@ -96,16 +99,21 @@ class ForegroundService:
         token = service_files.read_token(self._data)
         await self._all.start(self._prepare_fleet, token, partial(service_files.write_token, self._data))
         certificate = self._all.certificate
-        service_files.write(
-            self._data,
-            service_files.ServiceFile(
-                control=self._all.control_url,
-                metadata=self._all.metadata_url,
-                token_file=str(service_files.token_path(self._data).absolute()),
-                pid=os.getpid(),
-                certificate=full_path(certificate.path) if certificate else "",
-            ),
+        file = service_files.ServiceFile(
+            control=self._all.control_url,
+            metadata=self._all.metadata_url,
+            token_file=str(service_files.token_path(self._data).absolute()),
+            pid=os.getpid(),
+            certificate=full_path(certificate.path) if certificate else "",
         )
+        try:
+            service_files.write(self._data, file)
+        except NotPermitted as error:
+            _log.warning(
+                "service_file_not_written",
+                "Commands on this machine do not find the service. Give them its address with --server.",
+                error=str(error),
+            )
 
     async def stop(self) -> None:
         service_files.remove(self._data)
@@ -116,8 +124,20 @@ class ForegroundService:
         if source:
             text, path = read_fleet_file(source), full_path(source)
             if not applied_before(self._engine, text, path):
-                await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, path=path, force=False)
-                return
+                try:
+                    await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, path=path, force=False)
+                except StoreFailed as error:
+                    if not self._engine.fleet.vms:
+                        raise
+                    _log.error(
+                        "fleet_not_applied",
+                        "Cannot write the changed fleet file. The service continues with the stored fleet. When the "
+                        "disk has space, apply the file with: forewarn fleet apply FILE",
+                        file=path,
+                        error=str(error),
+                    )
+                else:
+                    return
         elif not self._engine.fleet.vms:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet

@@ -293,7 +293,7 @@ class SqliteStore(SqliteRecords):
             self._commit_failed = self._opened.path is not None
             # If there was no space, the log has no complete commit.
             is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
-            if self._void_failed_commit() or is_full:
+            if self._void_failed_commit() is None or is_full:
                 raise StoreFailed(problem=str(error)) from error
             raise StoreOutcomeUnknown(problem=str(error)) from error
         return result
@@ -302,8 +302,8 @@ class SqliteStore(SqliteRecords):
         self._db.execute("BEGIN IMMEDIATE")
         return work()
 
-    def _void_failed_commit(self) -> bool:
-        """Make sure that a crash does not bring back a commit that failed. Returns whether that succeeded.
+    def _void_failed_commit(self) -> sqlite3.Error | None:
+        """Make sure that a crash does not bring back a commit that failed. Returns an error if that is not possible.
 
         A commit can fail when it is complete in the log, because the sync failed. SQLite does not count its frames, but
         it would find them after a crash. The next commit overwrites the first of them, so that the rest becomes
@@ -315,14 +315,14 @@ class SqliteStore(SqliteRecords):
             if self._opened.path is not None:
                 version = self._db.execute("PRAGMA user_version").fetchone()[0]
                 self._db.execute(f"PRAGMA user_version = {version}")
-        except sqlite3.Error:
-            return False
-        return True
+        except sqlite3.Error as error:
+            return error
+        return None
 
     def _reopen(self) -> None:
         """Void a failed commit, and continue with a new connection, which reads again what is on disk."""
-        if not self._void_failed_commit():
-            raise StoreFailed(problem="an earlier commit failed, and the disk still has errors")
+        if (problem := self._void_failed_commit()) is not None:
+            raise StoreFailed(problem=str(problem)) from problem
         # The only connection of a database that is not shared stays open: on this disk, a new one might fail.
         if self._opened.path is not None and self._opened.shared:
             try:
