@@ -565,6 +565,24 @@ class NotPermitted(Forbidden):
     message = "Cannot {action} {path}: {problem}. Change its permissions, or use another path with {flag}."
 
 
+class DataFolderWritable(Forbidden):
+    message = (
+        "Other users can write to the data folder {path} (mode {mode}), so they could replace the database. Run: "
+        "chmod go-w {path}"
+    )
+
+
+class DataFolderOfOther(Forbidden):
+    message = (
+        "The data folder {path} belongs to another user (user id {owner}). Use another folder with --data, or run: "
+        "chown {user} {path}"
+    )
+
+
+class NotARegularFile(Forbidden):
+    message = "{path} is {kind}, not a regular file. Move it away, or use another folder with --data."
+
+
 class ForbiddenWebhookAddress(Forbidden):
     message = (
         "Webhooks cannot be sent to {address}, which is not a public Internet address. The operator can allow it with"
@@ -582,6 +600,13 @@ class StoreFailed(Unavailable):
     message = (
         "Cannot write the change to disk ({problem}). Nothing was changed. Retry when the disk has space and is "
         "writable."
+    )
+
+
+class StoreOutcomeUnknown(StoreFailed):
+    message = (
+        "Cannot write the change to disk ({problem}). It is not known whether the change was made. Look before you "
+        "repeat it."
     )
 
 

@@ -183,7 +183,11 @@ class Store(Records, Protocol):
         """Return the events that ended after this time."""
 
     def commit(self, changes: Changes) -> None:
-        """Write all changes or none. They are durable when this returns. Raises StoreFailed."""
+        """Write all changes or none. They are durable when this returns.
+
+        Raises StoreFailed if nothing has changed, now and after a crash. Raises StoreOutcomeUnknown if that is not
+        certain: then the next commit first makes sure that nothing has changed.
+        """
 
     def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
         """Delete expired items, at most `limit` of each kind. Returns whether there were any."""

@@ -119,7 +119,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_columns_are_those_of_the_database(table: Table[Any]) -> None:
-    database, _ = open_database(None)
+    database = open_database(None).connection
     found = {name for _, name, *_ in database.execute(f"PRAGMA table_info({table.name})")}
     assert found == {*table.names} | BESIDE.get(table.name, set())
     database.close()
@@ -133,7 +133,7 @@ def test_the_columns_of_a_vm_are_its_fields() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_value_survives_its_row(name: str) -> None:
     table, (*values,) = TABLES[name], ROWS[name]
-    database, _ = open_database(None)
+    database = open_database(None).connection
     database.executemany(
         read_statements()[f"save_{SAVED_AS.get(name, name)}"],
         [[*table.write(value), *MORE.get(name, ())] for value in values],

@@ -28,6 +28,7 @@ from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_opt
 from forewarn.control.fleet import apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
+from forewarn.errors import StoreFailed
 from forewarn.settings import MEMORY, default_name
 from forewarn.system.logs import TEXT, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
@@ -151,9 +152,21 @@ class ForegroundService:
         if source:
             text = read_fleet_file(source)
             if not is_last_applied(self._engine, text):
-                change = await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, force=False)
-                self._applied = [f"Applied {source}:", *difference_lines(msgspec.structs.asdict(change)), ""]
-                return
+                try:
+                    change = await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, force=False)
+                except StoreFailed as error:
+                    if not self._engine.fleet.vms:
+                        raise
+                    _log.error(
+                        "fleet_not_applied",
+                        "Cannot write the changed fleet file. The service continues with the stored fleet. When the "
+                        "disk has space, apply the file with: forewarn fleet apply FILE",
+                        file=full_path(source),
+                        error=str(error),
+                    )
+                else:
+                    self._applied = [f"Applied {source}:", *difference_lines(msgspec.structs.asdict(change)), ""]
+                    return
         elif not self._engine.fleet.vms:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet

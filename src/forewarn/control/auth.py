@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from forewarn.control.problems import problem
 from forewarn.core.access import Role, Token, create_token
 from forewarn.core.history import ENGINE
-from forewarn.errors import BadToken
+from forewarn.errors import BadToken, NotPermitted, StoreFailed
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from forewarn.core.state import Changes, Draft
     from forewarn.engine.engine import Engine
 
+
+_log = get_logger(__name__)
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/v1/proof"))
 
@@ -89,14 +92,21 @@ async def ensure_admin_token(engine: Engine, stored: str, store: Callable[[str],
     if revoked and any(token.role is Role.ADMIN for token in known.values()):
         return
     secret = new_secret()
-    # Write the file first: after a crash here, the next start finds a token that is not valid, and creates a new one.
-    store(secret)
 
     def replace_token(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
         draft.changes.tokens[FIRST_ADMIN] = None
         create_token(draft, now, limits, Token(FIRST_ADMIN, Role.ADMIN, hash_of(secret), ENGINE, now), ENGINE)
 
-    await engine.execute(replace_token)
+    try:
+        # The file first: after a crash here, the next start finds a token that is not valid, and creates a new one.
+        store(secret)
+        await engine.execute(replace_token)
+    except (NotPermitted, StoreFailed) as error:
+        if not known:
+            raise
+        _log.error(
+            "admin_token_not_written", "Cannot replace the admin token. The next start tries again.", error=str(error)
+        )
 
 
 def new_secret() -> str:

@@ -60,6 +60,7 @@ HISTORY_KINDS = {
     "token-revoked": "A token was revoked.",
     "webhook-added": "A webhook was added.",
     "webhook-removed": "A webhook was removed.",
+    "changes-lost": "The write-ahead log was damaged. Changes before this row are lost.",
 }
 
 HOST_STATE_KINDS = {
@@ -104,6 +105,11 @@ def check_kind(kind: str) -> str:
 
 ENGINE = "forewarn"
 """The `by` of a change that no caller requested: a timer, a policy or a report of the fabric made it."""
+
+
+def changes_lost(time: datetime, sequence: int, reason: str) -> HistoryEntry:
+    """Return the row after a gap in the history. The store writes it when it has lost commits."""
+    return HistoryEntry(time, "changes-lost", ENGINE, sequence, reason=reason)
 
 
 def events_of(draft: Draft | ServiceState, operation: Operation) -> list[Event]:

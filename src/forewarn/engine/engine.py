@@ -93,7 +93,10 @@ class Engine:
         for operation in unfinished:
             self._executor.start(operation, operation.concerned(self.fleet))
         self._scheduler.start()
-        await self.tick()
+        try:
+            await self.tick()
+        except StoreFailed as error:  # polls must work, and the scheduler tries again
+            _log.warning("due_items_not_processed", "Cannot process due events; retrying.", error=str(error))
 
     async def stop(self) -> None:
         """Finish the submitted commands, write the last-seen times, and close the store."""

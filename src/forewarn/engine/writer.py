@@ -21,7 +21,7 @@ from forewarn.clock import real_seconds
 from forewarn.core.durations import to_text
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.engine.measurements import Measurements
-from forewarn.errors import ServiceStopping, StoreFailed
+from forewarn.errors import ServiceStopping, StoreFailed, StoreOutcomeUnknown
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -317,8 +317,9 @@ class Writer:
                 finally:
                     _call_back(results)
                 self._update_executor(changes, started)
-            elif isinstance(error, StoreFailed) and len(batch) > 1:
-                # One large command may have filled the disk, so retry each one alone.
+            elif isinstance(error, StoreFailed) and not isinstance(error, StoreOutcomeUnknown) and len(batch) > 1:
+                # One large command may have filled the disk, so retry each one alone. Not if the outcome is unknown:
+                # if a retry failed too, its error would say that nothing has changed.
                 self._single.extend(batch)
             else:
                 _call_back([one._replace(error=error) for one in results])

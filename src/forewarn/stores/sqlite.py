@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.fleet import Fleet
-from forewarn.errors import StoreFailed
+from forewarn.errors import StoreFailed, StoreOutcomeUnknown
 from forewarn.ports import HistoryFilter, ListFilter, RetentionCutoff, StoredState
 from forewarn.stores import rows
-from forewarn.stores.sqlite_file import open_database, open_reader, read_statements
+from forewarn.stores.sqlite_file import connect_writer, open_database, open_reader, read_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -145,16 +146,18 @@ class SqliteStore(SqliteRecords):
     """Stores commits in `forewarn.db` of a folder, or in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        database, self._lock = open_database(folder)
-        super().__init__(database)
-        self._folder = folder
+        self._opened = open_database(folder)
+        super().__init__(self._opened.connection)
         self._readers: list[SqliteRecords] = []
+        self._commit_failed = False
+        """Whether the last commit failed. Before the next one, its remains in the log must be voided."""
 
     def load(self) -> StoredState:
         return self._guarded(self._load)
 
     def _load(self) -> StoredState:
-        self._db.execute(_SQL["remove_unused_texts"])
+        with suppress(sqlite3.OperationalError):  # the disk may be full
+            self._db.execute(_SQL["remove_unused_texts"])
         texts = dict(self._db.execute(_SQL["load_texts"]))
         fleet = Fleet(
             map(rows.vm_table(texts).read, self._db.execute(_SQL["load_vms"])),
@@ -184,10 +187,11 @@ class SqliteStore(SqliteRecords):
         return self._query("events_ended_since", rows.EVENTS.read, {"since": to_text(since)})
 
     def commit(self, changes: Changes) -> None:
-        self._guarded(lambda: self._commit(changes))
+        self._write(lambda: self._save(changes))
+        if changes.history and self._opened.sequence_file is not None:
+            self._opened.sequence_file.write(changes.history[-1].sequence)
 
-    def _commit(self, changes: Changes) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+    def _save(self, changes: Changes) -> None:
         for change in changes.fleet_changes:
             self._save_fleet(change)
         self._many("save_operation", map(rows.OPERATIONS.write, changes.operations.values()))
@@ -204,7 +208,6 @@ class SqliteStore(SqliteRecords):
         if changes.webhooks or changes.undelivered:
             self._save_webhooks(changes)
         self._many("save_history", map(rows.HISTORY.write, changes.history))
-        self._db.execute("COMMIT")
 
     def _save_fleet(self, change: FleetChange) -> None:
         # Removals first, because new items may reuse names and addresses.
@@ -250,27 +253,82 @@ class SqliteStore(SqliteRecords):
         self._db.executemany(_SQL[statement], parameters)
 
     def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
-        return self._guarded(lambda: self._remove_expired(cutoff, limit))
+        return self._write(lambda: self._remove_expired(cutoff, limit))
 
     def _remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
         parameters = cutoff._asdict() | {"before": to_text(cutoff.before), "limit": limit}
-        self._db.execute("BEGIN IMMEDIATE")
         # Events before their operations, and undelivered rows after their history.
         removed = [
             self._db.execute(_SQL[f"remove_{name}"], parameters).rowcount
             for name in ("events", "operations", "rollouts", "history", "undelivered", "responses")
         ]
-        self._db.execute("COMMIT")
         return any(removed)
 
     def reader(self) -> SqliteRecords | None:
-        if self._folder is None:
+        if self._opened.path is None or not self._opened.shared:
             return None
-        self._readers.append(SqliteRecords(open_reader(self._folder)))
+        self._readers.append(SqliteRecords(open_reader(self._opened.path)))
         return self._readers[-1]
 
     def close(self) -> None:
+        if self._commit_failed:
+            self._void_failed_commit()
         for records in (*self._readers, self):
             records.close_connection()
-        if self._lock is not None:
-            self._lock.close()
+        for opened in (self._opened.sequence_file, self._opened.lock):
+            if opened is not None:
+                opened.close()
+
+    # --- Transactions ---------------------------------------------------------------------------------
+
+    def _write(self, work: Callable[[], T]) -> T:
+        """Run a transaction: all of it is durable when this returns, or nothing has changed. StoreOutcomeUnknown: a
+        crash may make the change appear."""
+        if self._commit_failed:
+            self._reopen()
+        result = self._guarded(lambda: self._begin(work))
+        try:
+            self._db.execute("COMMIT")
+        except Exception as error:
+            self._commit_failed = self._opened.path is not None
+            # If there was no space, the log has no complete commit.
+            is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+            if self._void_failed_commit() is None or is_full:
+                raise StoreFailed(problem=str(error)) from error
+            raise StoreOutcomeUnknown(problem=str(error)) from error
+        return result
+
+    def _begin(self, work: Callable[[], T]) -> T:
+        self._db.execute("BEGIN IMMEDIATE")
+        return work()
+
+    def _void_failed_commit(self) -> sqlite3.Error | None:
+        """Make sure that a crash does not bring back a commit that failed. Returns an error if that is not possible.
+
+        A commit can fail when it is complete in the log, because the sync failed. SQLite does not count its frames, but
+        it would find them after a crash. The next commit overwrites the first of them, so that the rest becomes
+        invalid. This commit writes a single page, without a change. It is durable when it returns.
+        """
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if self._opened.path is not None:
+                version = self._db.execute("PRAGMA user_version").fetchone()[0]
+                self._db.execute(f"PRAGMA user_version = {version}")
+        except sqlite3.Error as error:
+            return error
+        return None
+
+    def _reopen(self) -> None:
+        """Void a failed commit, and continue with a new connection, which reads again what is on disk."""
+        if (problem := self._void_failed_commit()) is not None:
+            raise StoreFailed(problem=str(problem)) from problem
+        # The only connection of a database that is not shared stays open: on this disk, a new one might fail.
+        if self._opened.path is not None and self._opened.shared:
+            try:
+                database = connect_writer(self._opened.path, shared=True)
+            except sqlite3.Error as error:
+                raise StoreFailed(problem=str(error)) from error
+            self._db.close()
+            self._db = database
+        self._commit_failed = False

@@ -6,27 +6,55 @@ renamed. So an unreadable file is always damage, never an interrupted start.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
+import stat
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.errors import DataInUse, NotPermitted, StoreDamaged, StoreFailed, StoreForeign, StoreNewer
-from forewarn.stores.rows import TABLES
-from forewarn.system.files import move_into_place
+from forewarn.core.durations import from_text
+from forewarn.core.history import changes_lost
+from forewarn.errors import (
+    DataFolderOfOther,
+    DataFolderWritable,
+    DataInUse,
+    NotARegularFile,
+    NotPermitted,
+    StoreDamaged,
+    StoreFailed,
+    StoreForeign,
+    StoreNewer,
+)
+from forewarn.stores.rows import HISTORY, TABLES
+from forewarn.stores.sqlite_log import Damage, SequenceFile, find_damage, log_path, log_state, set_aside
+from forewarn.system.files import kind_of, move_into_place
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 MEMORY = ":memory:"
 DATABASE_NAME = "forewarn.db"
 APPLICATION_ID = 0x46574E31  # "FWN1"
 """Written to the file header to detect databases of other programs."""
 
-LOG_BYTES = 16_384_000
+LOG_BYTES = 4_096_000
+"""Size of the write-ahead log. SQLite then merges it into the database. A small log has little to lose by damage."""
 CACHE_BYTES = 2_048_000
 """SQLite's default."""
+INCARNATIONS_SKIPPED = 1_000_000
+SEQUENCES_SKIPPED = 100_000
+"""After lost commits. The file with the last sequence may be behind, if the machine crashed."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+_LAST_SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM history"
+_log = get_logger(__name__)
 
 
 def read_statements() -> dict[str, str]:
@@ -42,52 +70,135 @@ def migrations() -> list[str]:
     return [script.read_text("utf-8") for script in sorted(folder.iterdir(), key=lambda script: script.name)]
 
 
-def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | None]:
+class OpenDatabase(NamedTuple):
+    """An open database, and what belongs to it."""
+
+    connection: sqlite3.Connection
+    path: Path | None = None
+    lock: DataLock | None = None
+    sequence_file: SequenceFile | None = None
+    shared: bool = True
+    """Whether other connections can be opened. Not if there was no space for the index of the log (-shm)."""
+
+
+def open_database(folder: Path | None) -> OpenDatabase:
     """Open the database of a folder and lock it. None: in memory."""
     if folder is None:
         database = _connect(MEMORY)
         _migrate(database, MEMORY)
-        return database, None
+        return OpenDatabase(database)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = _lock(folder)
+        lock = DataLock(Path(os.path.realpath(folder)))
     except OSError as error:
         raise NotPermitted(action="write to", path=folder, problem=error.strerror, flag="--data") from error
     path = folder / DATABASE_NAME
     try:
-        if not path.exists():
+        if path.is_symlink() or path.exists():
+            check_kind(path)
+            path = Path(os.path.realpath(path))  # SQLite keeps the log beside the file itself
+        else:
             _create(path)
-        return _open(path), lock
+        return _open(path, lock)
     except BaseException:
         lock.close()
         raise
 
 
-def open_reader(folder: Path) -> sqlite3.Connection:
+def open_reader(path: Path) -> sqlite3.Connection:
     """Open a read-only connection. In WAL mode it does not wait for commits."""
-    database = _connect(folder / DATABASE_NAME)
+    database = _connect(path)
     database.execute("PRAGMA query_only = ON")
     return database
 
 
-def _lock(folder: Path) -> IO[str]:
-    lock = (folder / "lock").open("a+")
+def check_kind(path: Path) -> None:
+    """Raise an error if this is not a regular file, or a link to one."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        pid = lock.read().strip() or "unknown"
-        lock.close()
-        raise DataInUse(path=folder, pid=pid) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
+        kind = kind_of(path.stat().st_mode)
+    except FileNotFoundError:
+        kind = "a symbolic link to nothing"
+    except OSError as error:  # such as a link to itself
+        raise NotPermitted(action="open", path=path, problem=error.strerror, flag="--data") from error
+    if kind:
+        raise NotARegularFile(path=path, kind=kind)
 
 
-def _connect(path: Path | str) -> sqlite3.Connection:
+class DataLock:
+    """The exclusive use of a data folder.
+
+    The lock is on the folder itself, so it does not end if somebody removes the file `lock`. That file contains the
+    process id. It is locked too, because earlier releases lock only the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = -1
+        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._check_owner()
+            self._acquire(self._descriptor)
+            self._write_pid()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_owner(self) -> None:
+        """Other users must not be able to replace files in the folder."""
+        found = os.fstat(self._descriptor)
+        if found.st_uid not in (0, os.geteuid()):
+            raise DataFolderOfOther(path=self._folder, owner=found.st_uid, user=os.geteuid())
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise DataFolderWritable(path=self._folder, mode=f"{stat.S_IMODE(found.st_mode):04o}")
+
+    def _acquire(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataInUse(path=self._folder, pid=self._read_pid()) from None
+        except OSError:
+            if descriptor != self._descriptor:  # some file systems can lock files, but not folders
+                raise
+
+    def _write_pid(self) -> None:
+        try:
+            self._file = self._open_file(os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return
+        os.fchmod(self._file, 0o600)  # earlier releases created a file that others could read
+        self._acquire(self._file)
+        with suppress(OSError):  # the disk may be full
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, str(os.getpid()).encode(), 0)
+
+    def _read_pid(self) -> str:
+        try:
+            descriptor = self._open_file(os.O_RDONLY)
+        except OSError:
+            return "unknown"
+        with os.fdopen(descriptor, errors="replace") as stream:
+            return stream.read(20).strip() or "unknown"
+
+    def _open_file(self, flags: int) -> int:
+        path = self._folder / "lock"
+        with suppress(FileNotFoundError):
+            kind = kind_of(path.lstat().st_mode)
+            if kind:
+                raise NotARegularFile(path=path, kind=kind)
+        return os.open("lock", flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor)
+
+    def close(self) -> None:
+        for descriptor in (self._file, self._descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._descriptor = -1
+
+
+def _connect(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:
     # Only one thread uses it at a time, but not the one that opens it.
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, uri=uri)
 
 
 def _create(path: Path) -> None:
@@ -104,40 +215,152 @@ def _create(path: Path) -> None:
         raise StoreFailed(problem=str(error)) from error
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, lock: DataLock) -> OpenDatabase:
     if path.stat().st_size == 0:
         raise StoreDamaged(path=path, problem="the file is empty")
-    database = _connect(path)
     try:
-        application = database.execute("PRAGMA application_id").fetchone()[0]
-        if application != APPLICATION_ID:
-            raise StoreForeign(path=path)
-        verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise StoreDamaged(path=path, problem=verdict)
-        _migrate(database, path)
-        for file in path.parent.glob(f"{path.name}*"):
-            file.chmod(0o600)  # earlier releases created files that others could read
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        # A checkpoint needs two syncs: do it after 16 MB instead of 4.
-        database.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // 4096}")
-        _extend_log(database, path)
-    except sqlite3.OperationalError as error:
-        database.close()
+        before = log_state(path)
+        shared = _read_log(path)
+        lost = None
+        if shared:
+            lost = _find_lost_commits(path, find_damage(path, before, log_state(path)), partial(_check_file, path))
+        database = connect_writer(path, shared=shared)
+        try:
+            if not shared:
+                lost = _find_lost_commits(path, None, partial(_check, database, path))
+            _prepare(database, path, lost)
+        except BaseException:
+            database.close()
+            raise
+    except (sqlite3.OperationalError, OSError) as error:
         raise StoreFailed(problem=str(error)) from error
     except sqlite3.DatabaseError as error:
-        database.close()
         raise StoreDamaged(path=path, problem=str(error)) from error
-    except BaseException:
-        database.close()
-        raise
+    return OpenDatabase(database, path, lock, SequenceFile(path), shared)
+
+
+def connect_writer(path: Path, *, shared: bool) -> sqlite3.Connection:
+    """Open the connection that writes."""
+    database = _connect(path)
+    if not shared:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // 4096}")
+    # After a large transaction, the log gets its normal size back.
+    database.execute(f"PRAGMA journal_size_limit = {LOG_BYTES + CACHE_BYTES}")
     return database
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a connection that does not merge the log into the database when it is closed."""
+    return _connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
+def _read_log(path: Path) -> bool:
+    """Let SQLite read the log and create its index. Returns False if it cannot: the disk may be full."""
+    with closing(_connect_read_only(path)) as database:
+        try:
+            database.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        except sqlite3.DatabaseError:
+            pass  # `_check_file` rejects a damaged database, but a damaged log may be the reason
+    return True
+
+
+def _check_file(path: Path) -> int:
+    with closing(_connect_read_only(path)) as database:
+        return _check(database, path)
+
+
+class LostCommits(NamedTuple):
+    """Commits that a damaged log has lost."""
+
+    newest: int
+    """Sequence of the newest history row that is left."""
+    expected: int
+    """Sequence of the newest history row that was committed, if known."""
+    aside: Path | None
+    """The damaged log."""
+
+
+def _find_lost_commits(path: Path, damage: Damage | None, check: Callable[[], int]) -> LostCommits | None:
+    """Check the database, and set a damaged log aside. Returns what is missing.
+
+    `check` returns the newest history sequence.
+    """
+    aside = None
+    if damage is not None and not damage.log_needed:  # the database file alone is newer than with the rest of the log
+        aside = set_aside(path, keep=False)
+    sequence, expected = check(), SequenceFile(path).read()
+    if expected > sequence or (damage is not None and damage.lost):
+        return LostCommits(sequence, max(expected, sequence), aside or set_aside(path, keep=True))
+    if damage is not None:
+        _log.warning(
+            "log_damaged",
+            "The write-ahead log was damaged. Nothing is lost, because the database file has all its changes.",
+            damaged_log=str(aside),
+        )
+    return None
+
+
+def _check(database: sqlite3.Connection, path: Path) -> int:
+    """Check that this is an intact database of Forewarn. Returns its newest history sequence."""
+    if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise StoreForeign(path=path)
+    verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise StoreDamaged(path=path, problem=verdict)
+    _check_version(database, path)
+    return int(database.execute(_LAST_SEQUENCE).fetchone()[0])
+
+
+def _prepare(database: sqlite3.Connection, path: Path, lost: LostCommits | None) -> None:
+    try:
+        _migrate(database, path)
+    except sqlite3.OperationalError as error:
+        raise StoreFailed(problem=f"{error}, while upgrading {path} for this release") from error
+    for file in path.parent.glob(f"{path.name}*"):
+        file.chmod(0o600)  # earlier releases created files that others could read
+    if lost is not None:
+        _record_loss(database, lost)
+    try:
+        _extend_log(database, path)
+    except sqlite3.OperationalError as error:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        _log.warning("log_not_extended", "Cannot extend the log of the database. Commits are slower.", error=str(error))
+
+
+def _record_loss(database: sqlite3.Connection, lost: LostCommits) -> None:
+    """Continue after lost commits, so that no client sees a number twice."""
+    rows = lost.expected - lost.newest
+    _log.error(
+        "commits_lost",
+        "The write-ahead log was damaged. Its last changes are lost. The damaged log is kept.",
+        lost_history_rows=rows,
+        last_history_row=lost.newest,
+        damaged_log=str(lost.aside or ""),
+    )
+    found = database.execute("SELECT time FROM history WHERE sequence = ?", (lost.newest,)).fetchone()
+    time = from_text(found[0]) if found else datetime(1970, 1, 1, tzinfo=UTC)
+    reason = f"The write-ahead log was damaged. At least {rows} rows after row {lost.newest} are lost."
+    entry = changes_lost(time, lost.expected + SEQUENCES_SKIPPED, reason)
+    database.execute("BEGIN IMMEDIATE")
+    advance_incarnations(database)
+    database.execute(read_statements()["save_history"], HISTORY.write(entry))
+    database.execute("COMMIT")
+
+
+def advance_incarnations(database: sqlite3.Connection) -> None:
+    """Increase all incarnations, because clients may have seen higher ones than this database has."""
+    database.execute("UPDATE delivery SET incarnation = incarnation + ?", (INCARNATIONS_SKIPPED,))
 
 
 def _extend_log(database: sqlite3.Connection, path: Path) -> None:
     """Allocate the full size of the log. Commits are a third faster if they do not extend the file."""
-    log = path.with_name(f"{path.name}-wal")
+    log = log_path(path)
     if log.exists() and log.stat().st_size >= LOG_BYTES:
         return
     # Data beyond the cache is written to the log. The rollback leaves the file at this size.
@@ -147,11 +370,18 @@ def _extend_log(database: sqlite3.Connection, path: Path) -> None:
     database.execute("ROLLBACK")
 
 
+def _check_version(database: sqlite3.Connection, path: Path | str) -> int:
+    """Return the schema version. A newer release may have written the database."""
+    found = int(database.execute("PRAGMA user_version").fetchone()[0])
+    known = len(migrations())
+    if found > known:
+        raise StoreNewer(path=path, found=found, known=known)
+    return found
+
+
 def _migrate(database: sqlite3.Connection, path: Path | str) -> None:
+    found = _check_version(database, path)
     scripts = migrations()
-    found = database.execute("PRAGMA user_version").fetchone()[0]
-    if found > len(scripts):
-        raise StoreNewer(path=path, found=found, known=len(scripts))
     for version, script in enumerate(scripts[found:], start=found + 1):
         # One transaction each, so that an interrupted migration has no effect.
         database.executescript(

@@ -14,7 +14,14 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a symbolic link",
 }
+
+
+def kind_of(mode: int) -> str:
+    """Return what this is, from its mode, if it is not a regular file; otherwise an empty string."""
+    kind = stat.S_IFMT(mode)
+    return "" if kind == stat.S_IFREG else _KINDS.get(kind, "a special file")
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, follow_links: bool = False) -> None:
@@ -68,8 +75,8 @@ def sync_folder(folder: Path) -> None:
 def check_regular_file(path: Path) -> None:
     """Raise OSError if a rename to this path would replace something other than a file, like a device."""
     try:
-        kind = stat.S_IFMT(path.stat().st_mode)
+        kind = kind_of(path.stat().st_mode)
     except FileNotFoundError:
         return
-    if kind != stat.S_IFREG:
-        raise OSError(None, f"it is {_KINDS.get(kind, 'a special file')}, not a regular file")
+    if kind:
+        raise OSError(None, f"it is {kind}, not a regular file")
