@@ -29,6 +29,8 @@ SECTIONS = {
         "history": "Show what happened, when, and who did it.",
         "webhook": "Send history to other systems.",
         "token": "Create, list and revoke access tokens.",
+        "backup": "Write a backup of the database, also while the service runs.",
+        "restore": "Replace the database with a backup.",
     },
     "In a VM": {
         "agent": "Prepare the VM for events, approve them, and restore it.",

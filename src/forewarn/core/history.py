@@ -58,6 +58,7 @@ HISTORY_KINDS = {
     "token-revoked": "A token was revoked.",
     "webhook-added": "A webhook was added.",
     "webhook-removed": "A webhook was removed.",
+    "restored": "The database was restored from a backup. Rows after the backup are lost.",
 }
 
 HOST_STATE_KINDS = {

@@ -48,11 +48,7 @@ def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | No
         database = _connect(MEMORY)
         _migrate(database, MEMORY)
         return database, None
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = _lock(folder)
-    except OSError as error:
-        raise NotPermitted(action="write to", path=folder, problem=error.strerror, flag="--data") from error
+    lock = lock_folder(folder)
     path = folder / DATABASE_NAME
     try:
         if not path.exists():
@@ -61,6 +57,15 @@ def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | No
     except BaseException:
         lock.close()
         raise
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Create a data folder if needed, and lock it, so that no service can use it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return _lock(folder)
+    except OSError as error:
+        raise NotPermitted(action="write to", path=folder, problem=error.strerror, flag="--data") from error
 
 
 def open_reader(folder: Path) -> sqlite3.Connection:
