@@ -34,6 +34,7 @@ from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
 from forewarn.scenarios.runs import ScenarioRuns
 from forewarn.settings import MEMORY
+from forewarn.stores import sqlite_backup
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.addresses import read_host_port
 from forewarn.system.logs import get_logger
@@ -42,8 +43,10 @@ from forewarn.system.sockets import address_of, open_socket, overlap
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
 
     from forewarn.ports import Clock, Fabric
+    from forewarn.stores.sqlite_backup import Backup, PreparedRestore
 
 _log = get_logger(__name__)
 
@@ -145,6 +148,16 @@ def _warn_of_short_notices(values: dict[str, Any]) -> None:
             notices=short.text,
             max_speed=f"{short.max_speed:g}",
         )
+
+
+def back_up(data: str, file: str, keep: int) -> Backup:
+    """Back up the store of a data folder. The service may be running."""
+    return sqlite_backup.back_up(Path(data), Path(file), keep)
+
+
+def prepare_restore(data: str, file: str) -> AbstractContextManager[PreparedRestore]:
+    """Lock a data folder, and prepare its store from a backup. The service must not be running."""
+    return sqlite_backup.prepare_restore(Path(data), Path(file))
 
 
 class Assembly:

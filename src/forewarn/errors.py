@@ -199,6 +199,10 @@ class GroupRequired(Invalid):
     member = "group"
 
 
+class BadBackup(Invalid):
+    message = "{path} is not a usable backup: {problem}. Nothing was restored."
+
+
 class BadVerifyURL(Invalid):
     message = (
         "{url!r} is not the URL of a metadata endpoint. Write it like http://127.0.0.1:8169, with or without the path"
@@ -326,6 +330,10 @@ class NoService(NotFound):
 
 class UnknownService(NotFound):
     message = "No service named {name!r} runs here.{hint} List the services with: forewarn service list"
+
+
+class NoDatabase(NotFound):
+    message = "The data folder {path} has no database. Name the data folder of the service with --data."
 
 
 class HistoryExpired(NotFound):
@@ -519,6 +527,10 @@ class DataInUse(Conflict):
     )
 
 
+class BackupInProgress(Conflict):
+    message = "Another command is working on {path}. Retry when it has ended."
+
+
 class WebhookExists(Conflict):
     message = "A webhook named {name!r} exists. Choose another name, or remove that webhook first."
 
@@ -626,6 +638,14 @@ class StoreNewer(Unavailable):
 
 class StoreForeign(Unavailable):
     message = "{path} is not a Forewarn database. Use another folder with --data. The file was not modified."
+
+
+class BackupFailed(Unavailable):
+    message = "Cannot back up to {path}: {problem}. An earlier backup was not changed."
+
+
+class RestoreFailed(Unavailable):
+    message = "Cannot restore {path}: {problem}. The data folder was not changed."
 
 
 class ServiceStopping(Unavailable):

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from forewarn.core.history import SKIPPED_NUMBERS
 from forewarn.core.state import Changes, Delivery, HistoryEntry
 from forewarn.errors import StoreDamaged
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
-from forewarn.stores.sqlite_file import DATABASE_NAME, INCARNATIONS_SKIPPED, SEQUENCES_SKIPPED
+from forewarn.stores.sqlite_file import DATABASE_NAME
 from forewarn.stores.sqlite_log import log_path, sequence_path
 
 NOW = datetime(2041, 5, 6, tzinfo=UTC)
@@ -101,9 +102,9 @@ def test_a_flipped_bit_never_loses_a_commit_silently(tmp_path: Path, checkpoint:
         assert aside.stat().st_mode & 0o777 == 0o600
         assert rows[-1].kind == "changes-lost"
         assert f"{COMMITS - len(facts)} rows" in rows[-1].reason
-        assert state.sequence == COMMITS + SEQUENCES_SKIPPED, "no sequence is used twice"
+        assert state.sequence == COMMITS + SKIPPED_NUMBERS, "no sequence is used twice"
         if state.deliveries:
-            assert state.deliveries[0].incarnation == 7 + INCARNATIONS_SKIPPED
+            assert state.deliveries[0].incarnation == 7 + SKIPPED_NUMBERS
         with closing(SqliteStore(folder)) as store:
             assert store.load().sequence == state.sequence, "reported once"
         shutil.rmtree(folder)
@@ -141,7 +142,7 @@ def test_an_older_database_under_a_newer_sequence_is_noticed(tmp_path: Path) -> 
         store.commit(Changes(history=[HistoryEntry(NOW, "requested", "test", COMMITS + 1)]))
     (tmp_path / DATABASE_NAME).write_bytes(older)
     with closing(SqliteStore(tmp_path)) as store:
-        assert store.load().sequence == COMMITS + 1 + SEQUENCES_SKIPPED
+        assert store.load().sequence == COMMITS + 1 + SKIPPED_NUMBERS
 
 
 def test_a_crash_without_damage_is_no_alarm(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ PROMISES = [
     Promise("faults.md", "forewarn fault list", 1, "429.*slow"),
     Promise("scenarios.md", "forewarn scenario run live-migration", 1, "(?i)passed"),
     Promise("scenarios.md", "forewarn scenario run rolling-update", 1, "(?i)passed"),
+    Promise("backup.md", "forewarn backup", 1, "Backed up data to .*backup.db: [0-9]+ VMs"),
+    Promise("backup.md", "forewarn restore", 1, "Restored copy from backup.db"),
     Promise("ci.md", "forewarn scenario run", 1, "(?i)passed|as expected"),
 ]
 

@@ -13,6 +13,7 @@ from engines import START, cancel, request_operation, running_engine
 from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
+from forewarn.core.history import SKIPPED_NUMBERS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.delivery import feed as feed_module
@@ -313,3 +314,24 @@ async def test_a_reader_with_a_revoked_token_gets_no_more_rows() -> None:
             while await hearer.read():
                 pass
             assert len(hearer.rows) == told
+
+
+async def test_a_reader_crosses_the_rows_that_a_restore_skipped_in_a_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_engine() as engine:
+        await happen(engine)
+        before = engine.records.newest
+        engine._writer.state.sequence += SKIPPED_NUMBERS
+        await happen(engine)
+        feed = Feed(engine)
+        reads: list[HistoryFilter] = []
+        read = engine.records.history
+
+        async def count(filters: HistoryFilter) -> list[HistoryEntry]:
+            reads.append(filters)
+            return await read(filters)
+
+        monkeypatch.setattr(engine.records, "history", count)
+        async with aclosing((await feed.reader(EVERY, EVERY, before)).parts()) as parts:
+            rows = await Hearer(parts).until(engine.records.newest)
+        assert [row["sequence"] for row in rows] == [*range(before + SKIPPED_NUMBERS + 1, engine.records.newest + 1)]
+        assert len(reads) < 100

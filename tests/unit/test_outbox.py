@@ -341,3 +341,11 @@ def test_every_row_is_delivered_or_failed_in_order(seed: int, length: int, limit
         outbox.delivered(outbox.next())
     disk.write(outbox)
     assert (disk.undelivered, {*taken}) == ({}, {*wanted})
+
+
+def test_rows_that_a_restore_skipped_are_not_counted_as_dropped() -> None:
+    outbox = Disk(HOOK._replace(cursor=7)).load()
+    restored = HistoryEntry(NOW, "restored", "test", sequence=1_000_007)
+    assert take(outbox, [restored]) == 0
+    assert outbox.next() == Attempt(1_000_007, 1, restored)
+    assert take(outbox, rows("a", first=1_000_010)) == 2, "later rows are counted as before"

@@ -32,6 +32,8 @@ SECTIONS = {
         "service": "List the services that run on this machine.",
         "webhook": "Send history to other systems.",
         "token": "Create, list and revoke access tokens.",
+        "backup": "Write a backup of the database, also while the service runs.",
+        "restore": "Replace the database with a backup.",
     },
     "In a VM": {
         "agent": "Prepare the VM for events, approve them, and restore it.",

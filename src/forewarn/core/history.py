@@ -61,6 +61,7 @@ HISTORY_KINDS = {
     "webhook-added": "A webhook was added.",
     "webhook-removed": "A webhook was removed.",
     "changes-lost": "The write-ahead log was damaged. Changes before this row are lost.",
+    "restored": "The database was restored from a backup. Rows after the backup are lost.",
 }
 
 HOST_STATE_KINDS = {
@@ -105,6 +106,10 @@ def check_kind(kind: str) -> str:
 
 ENGINE = "forewarn"
 """The `by` of a change that no caller requested: a timer, a policy or a report of the fabric made it."""
+
+
+SKIPPED_NUMBERS = 1_000_000
+"""How many incarnations and history rows are skipped after a restore or lost commits, so that clients see none twice."""
 
 
 def changes_lost(time: datetime, sequence: int, reason: str) -> HistoryEntry:

@@ -385,10 +385,11 @@ class Outbox:
     def add_entries(self, entries: Sequence[HistoryEntry], newest: int) -> int:
         """Add the next history rows; `newest` is the last sequence. Returns how many rows have expired before them.
 
-        Expired rows are counted even if the filters would have excluded them.
+        Expired rows are counted even if the filters would have excluded them. Numbers that a restore skipped are not.
         """
         first = entries[0].sequence if entries else newest + 1
-        dropped = max(first - 1 - self.newest, 0)
+        skipped = bool(entries) and entries[0].kind == "restored"
+        dropped = 0 if skipped else max(first - 1 - self.newest, 0)
         self.newest = entries[-1].sequence if entries else max(newest, self.newest)
         self._read.extend(filter(self.webhook.wants, entries))
         return dropped

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
+from forewarn.engine.history import SCAN_ROWS
 from forewarn.errors import HistoryExpired, ServiceStopping, StoreFailed, TooManyFeedClients, UnknownHistoryRow
 from forewarn.ports import HistoryFilter
 
@@ -255,7 +256,8 @@ class FeedSubscriber:
         return list(filter(self._matches, page))
 
     async def _read_page(self) -> list[HistoryEntry]:
-        begin, end = self._position, min(self._position + PAGE_ROWS, self._feed.records.newest)
+        # More numbers than rows, because a restore skips numbers.
+        begin, end = self._position, min(self._position + SCAN_ROWS, self._feed.records.newest)
         filters = HistoryFilter(
             groups=tuple(self._groups),
             kinds=tuple(self._kinds),
@@ -273,5 +275,5 @@ class FeedSubscriber:
         if not complete:
             self._ended = True  # a client that reconnects gets the error
             return []
-        self._position = end
+        self._position = page[-1].sequence if len(page) == PAGE_ROWS else end
         return page

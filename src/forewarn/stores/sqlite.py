@@ -40,6 +40,37 @@ class SqliteRecords:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._db = database
 
+    def load(self) -> StoredState:
+        return self._guarded(self._load)
+
+    def _load(self) -> StoredState:
+        with suppress(sqlite3.OperationalError):  # the disk may be full
+            self._db.execute(_SQL["remove_unused_texts"])
+        texts = dict(self._db.execute(_SQL["load_texts"]))
+        fleet = Fleet(
+            map(rows.vm_table(texts).read, self._db.execute(_SQL["load_vms"])),
+            map(rows.GROUPS.read, self._db.execute(_SQL["load_groups"])),
+            map(rows.HOSTS.read, self._db.execute(_SQL["load_hosts"])),
+        )
+        deliveries, last_seen = [], {}
+        for *row, last_seen_at in self._db.execute(_SQL["load_deliveries"]):
+            deliveries.append(rows.DELIVERIES.read(row))
+            last_seen[deliveries[-1].scope] = from_text(last_seen_at)
+        return StoredState(
+            fleet,
+            self._query("load_operations", rows.OPERATIONS.read),
+            self._query("load_rollouts", rows.ROLLOUTS.read),
+            self._query("load_events", rows.EVENTS.read),
+            deliveries,
+            last_seen,
+            dict(self._db.execute(_SQL["load_facts"])),
+            self._query("load_tokens", rows.TOKENS.read),
+            self._query("load_responses", rows.RESPONSES.read),
+            self._db.execute(_SQL["last_sequence"]).fetchone()[0],
+            self._query("load_webhooks", rows.WEBHOOKS.read),
+            self._query("load_undelivered", rows.UNDELIVERED.read),
+        )
+
     def event(self, event_id: str) -> Event | None:
         row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
         return rows.EVENTS.read(row) if row else None
@@ -151,37 +182,6 @@ class SqliteStore(SqliteRecords):
         self._readers: list[SqliteRecords] = []
         self._commit_failed = False
         """Whether the last commit failed. Before the next one, its remains in the log must be voided."""
-
-    def load(self) -> StoredState:
-        return self._guarded(self._load)
-
-    def _load(self) -> StoredState:
-        with suppress(sqlite3.OperationalError):  # the disk may be full
-            self._db.execute(_SQL["remove_unused_texts"])
-        texts = dict(self._db.execute(_SQL["load_texts"]))
-        fleet = Fleet(
-            map(rows.vm_table(texts).read, self._db.execute(_SQL["load_vms"])),
-            map(rows.GROUPS.read, self._db.execute(_SQL["load_groups"])),
-            map(rows.HOSTS.read, self._db.execute(_SQL["load_hosts"])),
-        )
-        deliveries, last_seen = [], {}
-        for *row, last_seen_at in self._db.execute(_SQL["load_deliveries"]):
-            deliveries.append(rows.DELIVERIES.read(row))
-            last_seen[deliveries[-1].scope] = from_text(last_seen_at)
-        return StoredState(
-            fleet,
-            self._query("load_operations", rows.OPERATIONS.read),
-            self._query("load_rollouts", rows.ROLLOUTS.read),
-            self._query("load_events", rows.EVENTS.read),
-            deliveries,
-            last_seen,
-            dict(self._db.execute(_SQL["load_facts"])),
-            self._query("load_tokens", rows.TOKENS.read),
-            self._query("load_responses", rows.RESPONSES.read),
-            self._db.execute(_SQL["last_sequence"]).fetchone()[0],
-            self._query("load_webhooks", rows.WEBHOOKS.read),
-            self._query("load_undelivered", rows.UNDELIVERED.read),
-        )
 
     def events_ended_since(self, since: datetime) -> list[Event]:
         return self._query("events_ended_since", rows.EVENTS.read, {"since": to_text(since)})

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import from_text
-from forewarn.core.history import changes_lost
+from forewarn.core.history import SKIPPED_NUMBERS, changes_lost
 from forewarn.errors import (
     DataFolderOfOther,
     DataFolderWritable,
@@ -48,9 +48,6 @@ LOG_BYTES = 4_096_000
 """Size of the write-ahead log. SQLite then merges it into the database. A small log has little to lose by damage."""
 CACHE_BYTES = 2_048_000
 """SQLite's default."""
-INCARNATIONS_SKIPPED = 1_000_000
-SEQUENCES_SKIPPED = 100_000
-"""After lost commits. The file with the last sequence may be behind, if the machine crashed."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 _LAST_SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM history"
@@ -87,11 +84,7 @@ def open_database(folder: Path | None) -> OpenDatabase:
         database = _connect(MEMORY)
         _migrate(database, MEMORY)
         return OpenDatabase(database)
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = DataLock(Path(os.path.realpath(folder)))
-    except OSError as error:
-        raise NotPermitted(action="write to", path=folder, problem=error.strerror, flag="--data") from error
+    lock = lock_folder(folder)
     path = folder / DATABASE_NAME
     try:
         if path.is_symlink() or path.exists():
@@ -103,6 +96,18 @@ def open_database(folder: Path | None) -> OpenDatabase:
     except BaseException:
         lock.close()
         raise
+
+
+def lock_folder(folder: Path, *, as_root: bool = False) -> DataLock:
+    """Create a data folder if needed, and lock it, so that no service can use it.
+
+    `as_root`: root may use the folder of another user.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return DataLock(Path(os.path.realpath(folder)), as_root=as_root)
+    except OSError as error:
+        raise NotPermitted(action="write to", path=folder, problem=error.strerror, flag="--data") from error
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -131,22 +136,22 @@ class DataLock:
     process id. It is locked too, because earlier releases lock only the file.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, as_root: bool = False) -> None:
         self._folder = folder
         self._file = -1
         self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            self._check_owner()
+            self._check_owner(as_root=as_root)
             self._acquire(self._descriptor)
             self._write_pid()
         except BaseException:
             self.close()
             raise
 
-    def _check_owner(self) -> None:
+    def _check_owner(self, *, as_root: bool) -> None:
         """Other users must not be able to replace files in the folder."""
         found = os.fstat(self._descriptor)
-        if found.st_uid not in (0, os.geteuid()):
+        if found.st_uid not in (0, os.geteuid()) and not (as_root and os.geteuid() == 0):
             raise DataFolderOfOther(path=self._folder, owner=found.st_uid, user=os.geteuid())
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise DataFolderWritable(path=self._folder, mode=f"{stat.S_IMODE(found.st_mode):04o}")
@@ -346,16 +351,14 @@ def _record_loss(database: sqlite3.Connection, lost: LostCommits) -> None:
     found = database.execute("SELECT time FROM history WHERE sequence = ?", (lost.newest,)).fetchone()
     time = from_text(found[0]) if found else datetime(1970, 1, 1, tzinfo=UTC)
     reason = f"The write-ahead log was damaged. At least {rows} rows after row {lost.newest} are lost."
-    entry = changes_lost(time, lost.expected + SEQUENCES_SKIPPED, reason)
+    # The file with the last sequence may be behind, if the machine crashed.
+    entry = changes_lost(time, lost.expected + SKIPPED_NUMBERS, reason)
     database.execute("BEGIN IMMEDIATE")
-    advance_incarnations(database)
+    database.execute("UPDATE delivery SET incarnation = incarnation + ?", (SKIPPED_NUMBERS,))
+    # A webhook that has read all rows is not behind by the skipped ones.
+    database.execute("UPDATE webhook SET cursor = ? WHERE cursor = ?", (entry.sequence - 1, lost.newest))
     database.execute(read_statements()["save_history"], HISTORY.write(entry))
     database.execute("COMMIT")
-
-
-def advance_incarnations(database: sqlite3.Connection) -> None:
-    """Increase all incarnations, because clients may have seen higher ones than this database has."""
-    database.execute("UPDATE delivery SET incarnation = incarnation + ?", (INCARNATIONS_SKIPPED,))
 
 
 def _extend_log(database: sqlite3.Connection, path: Path) -> None:
