@@ -146,6 +146,7 @@ def request_operations(body: dict[str, Any], options: dict[str, Any], question: 
         now = client.get("clock")["now"]
         lines = [line for found in expected["operations"] for line in _no_notice_lines(found, now, dry_run=True)]
         if lines or question:
+            client.announce()
             print_first(lines)
             confirm(question or "Request it anyway?", yes=False)
     response = client.post("operations", body={**body, "dry_run": dry_run})

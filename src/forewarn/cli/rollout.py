@@ -83,6 +83,7 @@ def start(hosts: tuple[str, ...], impact: str, **options: Any) -> None:
         print_json(plan) if options["as_json"] else print_plan(plan, client.get("clock")["now"])
         return
     if asks(options["yes"]):
+        client.announce()
         print_first(_no_notice_lines(client.post("rollouts", body=body | {"dry_run": True})))
         confirm(f"Update the hosts {names(list(hosts))}? To see the plan first, use --dry-run.", yes=False)
     rollout = client.post("rollouts", body=body)

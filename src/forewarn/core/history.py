@@ -109,7 +109,7 @@ ENGINE = "forewarn"
 
 
 SKIPPED_NUMBERS = 1_000_000
-"""How many incarnations and history rows are skipped after a restore or lost commits, so that clients see none twice."""
+"""How many incarnations and history rows are skipped after a restore or lost commits. Clients see no number twice."""
 
 
 def changes_lost(time: datetime, sequence: int, reason: str) -> HistoryEntry:
