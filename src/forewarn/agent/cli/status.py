@@ -136,6 +136,8 @@ def _duration(seconds: float) -> str:
 
 
 _MAX_RESPONSE_SIZE = 16_000_000
+_RESPONSE_SECONDS = 10
+"""The agent responds within a few seconds, even if its loop hangs."""
 
 
 def parser() -> AgentParser:
@@ -205,6 +207,7 @@ def _request_status(folder: Path) -> dict[str, Any] | None:
     response = bytearray()
     try:
         with connection:
+            connection.settimeout(_RESPONSE_SECONDS)
             connection.sendall(b"GET /status HTTP/1.0\r\n\r\n")
             while (data := connection.recv(65536)) and len(response) < _MAX_RESPONSE_SIZE:
                 response += data
