@@ -218,7 +218,7 @@ class StateFile:
         # One line for each work. Work that has not changed is not encoded again: there may be hundreds.
         self._saved = {work.id: self._encoded(work) for work in works}
         lines = ",\n".join(text for _, text in self._saved.values())
-        write_atomically(self.folder / FILE, f'{{"version": {_VERSION}, "works": [\n{lines}\n]}}\n'.encode())
+        write_atomically(self.folder / FILE, f'{{"version": {_VERSION}, "works": [{lines}]}}\n'.encode())
 
     def _encoded(self, work: EventWork) -> tuple[EventWork, str]:
         known = self._saved.get(work.id)

@@ -10,6 +10,7 @@ import click
 
 from forewarn import __version__
 from forewarn.errors import ForewarnError, exit_code, nearest
+from forewarn.system.printable import printable, printable_output
 
 SECTIONS = {
     "Test an application": {
@@ -89,8 +90,9 @@ def root() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command. An error is printed as one line, and its family decides the exit code."""
-    try:
-        return root.main(arguments, prog_name="forewarn")
-    except ForewarnError as error:
-        click.echo(f"forewarn: {error}", err=True)
-        sys.exit(exit_code(error))
+    with printable_output():
+        try:
+            return root.main(arguments, prog_name="forewarn")
+        except ForewarnError as error:
+            click.echo(f"forewarn: {printable(str(error))}", err=True)
+            sys.exit(exit_code(error))

@@ -17,6 +17,7 @@ import click
 from forewarn.cli import service_files
 from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, UnreadableFile
 from forewarn.system.http_client import Origin, opened, origin_of
+from forewarn.system.printable import printable_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +42,14 @@ class ServiceAddress(NamedTuple):
 class ControlClient:
     """Sends requests to a service, local or remote. Raises the error that the service reports."""
 
-    def __init__(self, data: str | None, server: str | None, token_file: str | None) -> None:
-        """Take the values of the options. With --data, the variables for a remote service are ignored."""
+    def __init__(
+        self, data: str | None, server: str | None, token_file: str | None, *, printable: bool = False
+    ) -> None:
+        """Take the values of the options. With --data, the variables for a remote service are ignored.
+
+        `printable`: escape control characters in all strings of the responses.
+        """
+        self._printable = printable
         if data and server:
             problem = f"it cannot be combined with --data {data}. Use one of them."
             raise BadOption(name="--server", value=server, problem=problem)
@@ -109,11 +116,15 @@ class ControlClient:
         body: bytes | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
-        content = self.raw(method, path, query, body, seconds)
+        return self.decoded(self.raw(method, path, query, body, seconds))
+
+    def decoded(self, content: bytes | str) -> Any:
+        """Return the value of a JSON text."""
         try:
-            return json.loads(content)
-        except ValueError as error:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as error:
             raise ServiceUnreachable(url=self._address.url, problem="the response is not JSON") from error
+        return printable_values(value) if self._printable else value
 
     def raw(
         self,

@@ -10,7 +10,7 @@ from forewarn.agent.cli.options import AgentParser, add_common_options, config_p
 from forewarn.agent.status_server import connect
 from forewarn.core.durations import format_relative_time, format_seconds, format_time, from_text
 from forewarn.errors import AgentHung, AgentNotRunning, ForewarnError, NotPermitted, UnreadableFile
-from forewarn.system.logs import printable
+from forewarn.system.printable import printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
