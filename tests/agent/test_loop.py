@@ -23,24 +23,21 @@ READY = new_work(
 ).with_step(0, state=PREPARED)
 
 
-def test_a_hanging_loop_does_not_block_the_status_pages(tmp_path: Path) -> None:
+def test_the_status_comes_from_the_loop(tmp_path: Path) -> None:
     agent = Agent(Config(), AgentOptions("http://127.0.0.1:1", ME, tmp_path / "state"))
-    held, go = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        with agent._lock:
-            held.set()
-            go.wait(60)
-
-    hanging = threading.Thread(target=hang)
-    hanging.start()
-    assert held.wait(60)
+    shown = agent.snapshot()  # the loop does not run
+    assert not shown["ready"]
+    assert shown["loop_problem"] == shown["ready_reason"] == "the agent's loop did not answer within 2 s"
+    assert "events" not in shown
+    running = threading.Thread(target=agent.run)
+    running.start()
     shown = agent.snapshot()
-    assert shown["seconds_since_last_loop"] > 0
     assert shown["ready"]
-    go.set()
-    hanging.join()
-    assert agent.snapshot()["vm"] == ME
+    assert shown["events"] == []
+    assert "loop_problem" not in shown
+    agent.stop()
+    running.join()
+    assert agent.snapshot()["ready_reason"] == "the agent is stopping"
 
 
 def test_no_handler_starts_while_a_peer_can_rely_on_this_machines_readiness() -> None:

@@ -75,10 +75,24 @@ def test_an_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
     os.utime(tmp_path / FILE, (1, 1))
     assert store.replace(dict(store.works))
     assert (tmp_path / FILE).stat().st_mtime == 1
-    store.drop("unknown")
+    assert store.save_pending()
     assert (tmp_path / FILE).stat().st_mtime == 1
-    store.drop(WORK.id)
+    assert store.keep(ended=[WORK.id])
     assert (tmp_path / FILE).stat().st_mtime != 1
+
+
+def test_changes_for_later_are_one_write(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    store = WorkStore(file)
+    approved = WORK._replace(approved_at="2031-05-04T12:00:00Z")
+    store.keep_for_later(approved)
+    assert not (tmp_path / FILE).exists()
+    assert store.save_pending()
+    other = WORK._replace(event=make_event("E2"))
+    assert store.keep(other)
+    assert store.keep(ended=[approved.id])
+    store.close()
+    assert StateFile(tmp_path).load() == [other]
 
 
 def test_an_event_with_an_unreadable_time_is_stored() -> None:

@@ -371,3 +371,19 @@ def test_log_events_have_literal_snake_case_names_with_one_meaning() -> None:
     violations += [f"{name} has {len(found)} messages: {found}" for name, found in messages.items() if len(found) > 1]
     assert messages
     assert not violations, report(violations)
+
+
+PRINTS = {SOURCE / "system" / "printable.py", SOURCE / "cli" / "output.py"}
+AROUND = re.compile(r"\.buffer\b|__std(out|err)__|os\.write\(\s*[12]\b|/dev/(tty|stdout|stderr)|\bConsole\(")
+"""Ways to print that get around the escaping of control characters."""
+
+
+def test_nothing_prints_around_the_escaping() -> None:
+    violations = [
+        place(module, number)
+        for module in MODULES
+        if part_of(module) in ("cli", "agent", "verify", "system") and module not in PRINTS
+        for number, line in enumerate(module.read_text().splitlines(), 1)
+        if AROUND.search(line) and "stdin" not in line
+    ]
+    assert not violations, report(violations)

@@ -935,3 +935,30 @@ def test_nesting_as_deep_as_the_reader_takes_it_is_no_obstacle() -> None:
     text = f"deep = {'[' * 300}{']' * 300}\nafter = 2\n"
     tomllib.loads(text)
     assert line_of(text, ("after",)) == 2
+
+
+@pytest.mark.parametrize("letter", ["\\u001b", "\\u0007", "\\n", "\\u007f", "\\u009b", "\\u202e", "\\u200b", "\\u2028"])
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('size = "D2{}"', "size"),
+        ('zone = "1{}"', "zone"),
+        ('tags = {{ env = "prod{}" }}', "tags.env"),
+        ('tags = {{ "en{}v" = "prod" }}', "tags.'en"),
+        ('location = "local{}"', "location"),
+        ('hostname = "web{}"', "hostname"),
+        ('public_keys = ["ssh-ed25519 AAAA ops{}"]', "public_keys[0]"),
+    ],
+)
+def test_shown_text_has_no_control_characters(line: str, key: str, letter: str) -> None:
+    error = error_in(f'[[vm]]\nname = "web-0"\n{line.format(letter)}\n')
+    assert f'vm "web-0".{key}' in str(error)
+    assert error.fields["line"] == 3
+    assert str(error).isprintable()
+
+
+def test_data_for_the_vm_can_have_any_characters() -> None:
+    (vm,) = vms_of(
+        '[[vm]]\nname = "web-0"\nuser_data = "\\u001b[2J\\n\\u202e"\ntags = { "größe" = "ein Wort, schön" }\n'
+    )
+    assert (vm.user_data, vm.tags) == ("\x1b[2J\n\u202e", (("größe", "ein Wort, schön"),))

@@ -121,14 +121,14 @@ def test_a_percent_sign_in_a_message_is_only_that(configured: Callable[[str], io
 @pytest.mark.parametrize("log_format", LOG_FORMATS)
 def test_control_characters_never_reach_the_terminal(configured: Callable[[str], io.StringIO], log_format: str) -> None:
     stream = configured(log_format)
-    evil = "\x1b]0;gotcha\x07\x9b2J\u202e\r\x00\ud800 and\nanother line"
+    evil = "\x7f\x1b]0;gotcha\x07\x9b2J\u202e\r\x00\ud800 and\nanother line"
     try:
         raise RuntimeError(evil)
     except RuntimeError:
         log.exception("request_failed", evil, event_id=evil, received=evil)
     plain.error("%s", evil, extra={"received": evil})
     written = stream.getvalue()
-    assert not set(written) & set("\x1b\x07\x9b\u202e\r\x00\ud800")
+    assert not set(written) & set("\x7f\x1b\x07\x9b\u202e\r\x00\ud800")
     assert "gotcha" in written
 
 

@@ -12,11 +12,7 @@ NONE, ALL = AllowedNetworks(), AllowedNetworks(everything=True)
 PUBLIC = [
     "8.8.8.8",
     "2606:4700:4700::1111",
-    "::ffff:8.8.8.8",
-    "64:ff9b::808:808",
-    "2002:808:808::1",
 ]
-# Each with what it stands for, if that is not plain.
 PRIVATE = [
     "10.0.0.1",
     "172.16.3.4",
@@ -26,17 +22,26 @@ PRIVATE = [
     "127.9.9.9",
     "::1",
     "fd00::1",
-    "::ffff:127.0.0.1",
-    "::ffff:10.0.0.1",
-    "64:ff9b::7f00:1",  # 127.0.0.1 behind NAT64
-    "64:ff9b::a00:1",  # 10.0.0.1
-    "2002:7f00:1::1",  # 127.0.0.1 by 6to4
-    "2001:0:4136:e378:8000:63bf:f5ff:fffe",  # 10.0.0.1 by Teredo
 ]
+EMBEDDED = {
+    "::ffff:8.8.8.8": "::ffff:0:0/96",
+    "::ffff:10.0.0.1": "::ffff:0:0/96",
+    "::ffff:0:8.8.8.8": "::ffff:0:0:0/96",
+    "::8.8.8.8": "::/96",
+    "64:ff9b::808:808": "64:ff9b::/96",  # 8.8.8.8 behind NAT64
+    "64:ff9b::7f00:1": "64:ff9b::/96",
+    "64:ff9b:1:2::808:808": "64:ff9b:1::/48",
+    "2002:808:808::1": "2002::/16",  # 6to4
+    "2002:7f00:1::1": "2002::/16",
+    "2001:0:4136:e378:8000:63bf:f7f7:f7f7": "2001::/32",  # 8.8.8.8 by Teredo
+    "2001:0:4136:e378:8000:63bf:f5ff:fffe": "2001::/32",
+    "2606:4700::5efe:808:808": "2606:4700::/32",  # ISATAP
+    "2606:4700::200:5efe:a00:1": "2606:4700::/32",
+    "fd00::5efe:808:808": "fd00::/8",
+}
+"""IPv6 addresses that contain an IPv4 address, with a network that allows each."""
 NEVER_BY_ALL = [
     "169.254.1.1",
-    "::ffff:169.254.1.1",
-    "64:ff9b::a9fe:101",
     "fe80::1",
     "fe80::1%eth0",
     "0.0.0.0",  # noqa: S104 - this machine, by an odd name
@@ -55,10 +60,9 @@ NEVER_BY_ALL = [
     "192.0.0.1",
     "192.0.0.9",
     "192.0.0.192",
-    "::ffff:192.0.0.192",
-    "64:ff9b::c000:c0",
+    "192.88.99.1",
+    "192.88.99.255",
     "168.63.129.16",
-    "::ffff:168.63.129.16",
     "100.100.100.200",
     "fd00:ec2::254",
     "fd20:ce::254",
@@ -83,18 +87,27 @@ def test_all_does_not_allow_special_addresses(address: str) -> None:
     assert not ALL.allow(address)
 
 
+@pytest.mark.parametrize(("address", "network"), EMBEDDED.items())
+def test_an_embedded_ipv4_address_needs_a_network_that_names_it(address: str, network: str) -> None:
+    assert not NONE.allow(address)
+    assert not ALL.allow(address)
+    assert not parse_allowed_networks("0.0.0.0/0").allow(address)
+    assert parse_allowed_networks(network).allow(address)
+
+
 def test_a_network_allows_only_its_own_addresses() -> None:
     targets = parse_allowed_networks(" 10.1.0.0/16, 127.0.0.1/32,fd00:1::/32 ,169.254.7.0/24")
-    for address in ("10.1.2.3", "::ffff:10.1.2.3", "127.0.0.1", "fd00:1::9", "169.254.7.7", "8.8.8.8"):
+    for address in ("10.1.2.3", "127.0.0.1", "fd00:1::9", "169.254.7.7", "8.8.8.8"):
         assert targets.allow(address)
-    for address in ("10.2.0.1", "127.0.0.2", "fd00:2::9", "169.254.8.1", "::1"):
+    for address in ("10.2.0.1", "::ffff:10.1.2.3", "127.0.0.2", "fd00:2::9", "169.254.8.1", "::1"):
         assert not targets.allow(address)
     assert str(targets) == "10.1.0.0/16, 127.0.0.1/32, fd00:1::/32, 169.254.7.0/24"
     assert (str(parse_allowed_networks("")), str(parse_allowed_networks("all"))) == ("", "all")
 
 
 @pytest.mark.parametrize(
-    "network", ["192.0.0.0/24", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::/64"]
+    "network",
+    ["192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::/64"],
 )
 def test_the_metadata_of_clouds_is_allowed_by_name_alone(network: str) -> None:
     targets = parse_allowed_networks(network)
@@ -144,7 +157,7 @@ def test_an_invalid_url_is_rejected_with_a_reason(url: str, problem: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1/", "http://127.0.0.1:8080/x", "https://[::1]:443/", "http://[::ffff:10.0.0.1]/"]
+    "url", ["http://127.0.0.1/", "http://127.0.0.1:8080/x", "https://[::1]:443/", "http://[fd00::1]/"]
 )
 def test_an_address_in_a_url_is_judged_at_once(url: str) -> None:
     with pytest.raises(ForbiddenWebhookAddress, match="webhook_private_networks"):

@@ -23,7 +23,7 @@ from forewarn.agent.state import (
 from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from forewarn.agent.state import EventWork
@@ -89,36 +89,57 @@ Instruction = RunHandler | UpdateWork | ApproveEvent | FinishWork
 
 
 def next_instructions(works: Mapping[str, EventWork], context: DecisionContext) -> list[Instruction]:
-    """Return at most one instruction per event, and at most one approval."""
+    """Return at most one instruction per event; approvals only if there is nothing else to do first.
+
+    A leader approves one event at a time, because the peers' answers must be fresh for each.
+    """
     instructions: list[Instruction] = []
     # An event that is being approved may start at any time: start no handler now.
     if context.stopping or context.approving:
         return instructions
-    busy, current = set(context.busy), dict(works)
+    approvals: list[ApproveEvent] = []
+    busy, begun = set(context.busy), _BegunSteps(works)
     for work in works.values():
-        others = [other for other in current.values() if other.id != work.id]
-        instruction = _next_instruction(work, others, busy, context)
-        if instruction is None:
-            continue
-        instructions.append(instruction)
-        current[work.id] = instruction.work  # a step that this event now shares must not be undone for another one
-        if isinstance(instruction, RunHandler):
-            busy.add(work.steps[instruction.step].handler)
-    approvals = [instruction for instruction in instructions if isinstance(instruction, ApproveEvent)]
-    runs = any(isinstance(instruction, RunHandler) for instruction in instructions)
-    return [instruction for instruction in instructions if instruction not in approvals] + (
-        approvals[:1] if not runs else []
-    )
+        instruction = _next_instruction(work, begun, busy, context)
+        if isinstance(instruction, ApproveEvent):
+            approvals.append(instruction)
+        elif instruction is not None:
+            instructions.append(instruction)
+            begun.add(instruction.work)  # a step that this event now shares must not be undone for another one
+            if isinstance(instruction, RunHandler):
+                busy.add(work.steps[instruction.step].handler)
+    own = [approval for approval in approvals if approval.work.rule.approve == SELF]
+    return [*(instructions or own or approvals[:1])]
+
+
+class _BegunSteps:
+    """The begun steps of all events, by handler. A document may have hundreds of events."""
+
+    def __init__(self, works: Mapping[str, EventWork]) -> None:
+        self._by_handler: dict[str, dict[str, tuple[EventWork, HandlerStep]]] = {}
+        for work in works.values():
+            self.add(work)
+
+    def add(self, work: EventWork) -> None:
+        """Add the begun steps of an event, in place of its earlier ones."""
+        for step in work.steps:
+            if (begun := work.begun_step(step.handler)) is not None:
+                self._by_handler.setdefault(step.handler, {})[work.id] = (work, begun)
+
+    def of_others(self, handler: str, work: EventWork) -> Iterator[tuple[EventWork, HandlerStep]]:
+        """Yield the other events for which the handler has begun, each with its step."""
+        own = work.id
+        return (found for event_id, found in self._by_handler.get(handler, {}).items() if event_id != own)
 
 
 def _next_instruction(
-    work: EventWork, others: list[EventWork], busy: set[str], context: DecisionContext
+    work: EventWork, begun: _BegunSteps, busy: set[str], context: DecisionContext
 ) -> Instruction | None:
     if work.done:
         return None
     if work.ending:
-        return _undo(work, others, busy, context)
-    return _prepare(work, others, busy, context) if context.has_document else None
+        return _undo(work, begun, busy, context)
+    return _prepare(work, begun, busy, context) if context.has_document else None
 
 
 def due_at(work: EventWork) -> datetime | None:
@@ -147,7 +168,7 @@ def waits_for_time(work: EventWork) -> bool:
 # --- Preparing ------------------------------------------------------------------------------------
 
 
-def _prepare(work: EventWork, others: list[EventWork], busy: set[str], context: DecisionContext) -> Instruction | None:
+def _prepare(work: EventWork, begun: _BegunSteps, busy: set[str], context: DecisionContext) -> Instruction | None:
     due = due_at(work)
     if not work.is_begun and due is not None and context.now < due and not work.is_started:
         return None
@@ -164,7 +185,7 @@ def _prepare(work: EventWork, others: list[EventWork], busy: set[str], context: 
             problem = "the rule's timeout passed before this handler could run"
             state = SKIPPED if step.state == TO_DO else FAILED
             return UpdateWork(work.with_step(index, state=state, problem=problem), step.handler, problem)
-        for begun_step in filter(None, (other.begun_step(step.handler) for other in others)):
+        for _, begun_step in begun.of_others(step.handler, work):
             # The memo describes the machine before any change. Keep it, even if the other event's handler has not
             # finished.
             shared = work.with_step(index, table=begun_step.table, memo={**step.memo, **begun_step.memo})
@@ -247,7 +268,7 @@ def withheld_for(work: EventWork, context: DecisionContext) -> list[str]:
 # --- Undoing --------------------------------------------------------------------------------------
 
 
-def _undo(work: EventWork, others: list[EventWork], busy: set[str], context: DecisionContext) -> Instruction | None:
+def _undo(work: EventWork, begun: _BegunSteps, busy: set[str], context: DecisionContext) -> Instruction | None:
     if any(step.handler in busy and step.state in BEGUN for step in work.steps):
         return None  # a handler of this event is running, for this event or another
     for index in undo_order(work):
@@ -256,7 +277,7 @@ def _undo(work: EventWork, others: list[EventWork], busy: set[str], context: Dec
             continue
         # Another event still needs this handler. Handlers that prepared earlier may be needed too, so undo none of
         # them.
-        is_needed = any(other.begun_step(step.handler) for other in others if not other.ending)
+        is_needed = any(not other.ending for other, _ in begun.of_others(step.handler, work))
         is_late = context.seconds < context.undo_at.get(work.id, 0)
         return None if is_needed or is_late else RunHandler(work, index, UNDO)
     return FinishWork(work)

@@ -91,10 +91,11 @@ def apply_document(
     listed = {event.key: event for event in events}
     known_keys = {known.event.key for known in works.values()}
     new = {key: event for key, event in listed.items() if key not in known_keys}
+    successors = _Successors(new.values())
     for known in works.values():
         work, event = known, listed.get(known.event.key)
-        if event is None and (successor := _successor(known, new.values())) is not None:
-            event = new.pop(successor.key)
+        if event is None and (event := successors.pop(known)) is not None:
+            del new[event.key]
             work = known._replace(first_id=known.first_id or known.event.id)
             decision.news.append(EventNews(event, RENAMED, reason=known.event.id))
         kept = _continue_work(work, event, context, decision.news)
@@ -118,19 +119,29 @@ def apply_document(
     return decision
 
 
-def _successor(work: EventWork, new: Iterable[ScheduledEvent]) -> ScheduledEvent | None:
-    """Return the event that a gone event has become: Microsoft's mock server changes the id when an event starts.
+class _Successors:
+    """The events that gone events may have become: Microsoft's mock server changes the id when an event starts.
 
-    It is a started event that differs in nothing else. A really new event is scheduled first.
+    A successor is a started event that differs in nothing else. A really new event is scheduled first.
     """
-    if work.ending in (OVER, CANCELLED):
-        return None
-    return next((event for event in new if has_started(event) and _traits(event) == _traits(work.event)), None)
+
+    def __init__(self, new: Iterable[ScheduledEvent]) -> None:
+        self._by_traits: dict[tuple[Any, ...], list[ScheduledEvent]] = {}
+        for event in new:
+            if has_started(event):
+                self._by_traits.setdefault(_traits(event), []).append(event)
+
+    def pop(self, work: EventWork) -> ScheduledEvent | None:
+        """Return the event that a gone event has become, once."""
+        if work.ending in (OVER, CANCELLED) or not self._by_traits:
+            return None
+        found = self._by_traits.get(_traits(work.event))
+        return found.pop(0) if found else None
 
 
 def _traits(event: ScheduledEvent) -> tuple[Any, ...]:
     """Return what an event keeps from its first document to its last."""
-    return event.type, sorted(event.resources), event.source, event.description, event.duration_seconds
+    return event.type, tuple(sorted(event.resources)), event.source, event.description, event.duration_seconds
 
 
 def assume_restarts(works: Mapping[str, EventWork], boot: str, now: datetime) -> dict[str, EventWork]:

@@ -140,18 +140,25 @@ class Poller:
 # --- Approvals ------------------------------------------------------------------------------------
 
 
+APPROVAL_SECONDS = 1.0
+"""No further approval is sent after this time: the loop then decides again. No handler starts during approvals."""
+MAX_APPROVALS = 400
+"""Maximum number of events that one request approves."""
+
+
 class Approver:
-    """Sends approvals, one request each. The loop decides about retries. Used under the agent's lock."""
+    """Sends approvals: one request for several events, because the endpoint limits the rate of requests. The loop
+    decides about retries. Used under the agent's lock."""
 
     def __init__(
         self,
         client: Client,
         store: WorkStore,
-        done: Callable[[str, str], None],
+        done: Callable[[dict[str, str | None]], None],
         *,
         dry_run: bool,
     ) -> None:
-        """A thread calls `done` with the event's id and the error; pass both to `record`."""
+        """A thread calls `done` with the results, which are for `record`."""
         self._client = client
         self._store = store
         self._done = done
@@ -161,19 +168,24 @@ class Approver:
         self.retry_at: dict[str, float] = {}
         """When an approval may be retried, in real seconds."""
 
-    def send(self, work: EventWork) -> None:
-        """Send the approval in a thread; return at once."""
+    def send(self, works: list[EventWork]) -> None:
+        """Send the approvals in a thread; return at once."""
         if self._dry_run:
-            if not work.approved_at:
-                _log.info("approval_skipped", "Dry run: the event would be approved now.", **about(work.event))
-            self._record(work)
+            for work in works:
+                if not work.approved_at:
+                    _log.info("approval_skipped", "Dry run: the event would be approved now.", **about(work.event))
+                self._record(work)
             return
-        self.in_progress.add(work.id)
-        threading.Thread(target=self._send, args=(work.id, work.event), name="approver", daemon=True).start()
+        events = {work.id: work.event for work in works[:MAX_APPROVALS]}
+        self.in_progress.update(events)
+        threading.Thread(target=self._send, args=(events,), name="approver", daemon=True).start()
 
-    def record(self, event_id: str, problem: str) -> str:
-        """Record the result and return the name of its counter."""
+    def record(self, event_id: str, problem: str | None) -> str:
+        """Record the result of an approval: why it failed, or None if it was not sent. Return the name of its counter,
+        if it has one. The next write saves the result: a repeated approval changes nothing."""
         self.in_progress.discard(event_id)
+        if problem is None:
+            return ""
         work = self._store.works.get(event_id)
         if problem:
             self._tries[event_id] += 1
@@ -198,17 +210,32 @@ class Approver:
         self.retry_at.pop(event_id, None)
 
     def _record(self, work: EventWork) -> None:
-        self._store.keep(work._replace(approved_at=to_text(self._client.clock.now())))
+        self._store.keep_for_later(work._replace(approved_at=to_text(self._client.clock.now())))
 
-    def _send(self, work_id: str, event: ScheduledEvent) -> None:
-        problem = ""
+    def _send(self, events: dict[str, ScheduledEvent]) -> None:
+        """Approve the events with one request. If the endpoint rejects it, one of them may be unknown there: approve
+        one after another, until the time is over."""
+        results: dict[str, str | None] = dict.fromkeys(events)
+        problem, is_rejected = self._approve(*events.values())
+        if len(events) == 1 or not is_rejected:
+            results = dict.fromkeys(events, problem)
+        else:
+            until = real_seconds() + APPROVAL_SECONDS
+            for work_id, event in events.items():
+                results[work_id], _ = self._approve(event)
+                if real_seconds() > until:
+                    break
+        self._done(results)
+
+    def _approve(self, *events: ScheduledEvent) -> tuple[str, bool]:
+        """Send a request. Return why it failed, if it did, and whether the endpoint rejected it."""
         try:
-            self._client.approve(event)
+            self._client.approve(*events)
         except ForewarnError as error:
-            problem = str(error)
+            return str(error), getattr(error, "kind", "") == "rejected"
         except Exception as error:  # noqa: BLE001 - it is retried
-            problem = f"{type(error).__name__}: {error}"
-        self._done(work_id, problem)
+            return f"{type(error).__name__}: {error}", False
+        return "", False
 
 
 # --- The agent ------------------------------------------------------------------------------------
@@ -220,6 +247,40 @@ BUSY_LOOP_SECONDS, IDLE_LOOP_SECONDS = 1.0, 20.0
 
 NO_RESPONSE_SECONDS = 180.0
 """After a start, wait this long for the endpoint's first response; it can take two minutes."""
+
+
+ANSWER_SECONDS = 2.0
+"""If the loop does not answer a request for the status within this time, the machine is not ready."""
+
+
+class LoopStatus:
+    """Requests for the status, and the loop's answers. A request never gets a status from before it was sent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()  # not the agent's lock, which a hanging loop holds
+        self._asked = self._answered = 0
+        self._answer: dict[str, Any] = {}
+
+    def ask(self, wake: Callable[[float], bool]) -> dict[str, Any] | None:
+        """Return the loop's answer; None: there was none in time. `wake` wakes the loop within some seconds."""
+        until = real_seconds() + ANSWER_SECONDS
+        with self._lock:
+            self._asked += 1
+            number = self._asked
+        is_awake = wake(ANSWER_SECONDS)
+        with self._lock:
+            left = until - real_seconds() if is_awake else 0
+            return self._answer if self._lock.wait_for(lambda: self._answered >= number, left) else None
+
+    def answer(self, make: Callable[[], dict[str, Any]]) -> None:
+        """Answer all requests. Called by the loop after each run."""
+        with self._lock:
+            number = self._asked
+        if number > self._answered:
+            made = make()
+            with self._lock:
+                self._answered, self._answer = number, made
+                self._lock.notify_all()
 
 
 class AgentOptions(NamedTuple):
@@ -245,13 +306,13 @@ class Agent:
         self._runner = Runner(
             config, self._file.folder, self._store, self._lock, self._handler_ended, dry_run=options.dry_run
         )
-        self._approver = Approver(self._client, self._store, self._approval_ended, dry_run=options.dry_run)
+        self._approver = Approver(self._client, self._store, self._approvals_ended, dry_run=options.dry_run)
         # A dry run prepares nothing. Peers must not count this machine as ready and approve.
         self._peers = Participation(None if options.dry_run else config.peers, self._wake)
         self._counts: Counter[str] = Counter()
         self._events: tuple[ScheduledEvent, ...] | None = None
         self._outcomes: list[HandlerOutcome] = []
-        self._approved: list[tuple[str, str]] = []
+        self._approved: dict[str, str | None] = {}
         self._ignored: dict[str, ScheduledEvent] = {}
         self._others: dict[str, ScheduledEvent] = {}
         self._has_document = self._is_applied = False
@@ -265,7 +326,7 @@ class Agent:
         """Set when the agent has ended and must be started again, because a handler's thread cannot be stopped."""
         self._boot = boot_id()
         self._started_at = self._last_loop_at = real_seconds()
-        self._last_snapshot = self._make_snapshot()
+        self._status = LoopStatus()
 
     # --- Start and stop ---------------------------------------------------------------------------
 
@@ -340,9 +401,9 @@ class Agent:
             self._outcomes.append(outcome)
             self._wake()
 
-    def _approval_ended(self, event_id: str, problem: str) -> None:
+    def _approvals_ended(self, results: dict[str, str | None]) -> None:
         with self._lock:
-            self._approved.append((event_id, problem))
+            self._approved.update(results)
             self._wake()
 
     # --- One loop ---------------------------------------------------------------------------------
@@ -351,6 +412,8 @@ class Agent:
         """Run the loop once. An unexpected error must not stop the agent: other events still need it."""
         try:
             self._loop_once()
+            self._last_loop_at = real_seconds()
+            self._status.answer(self._make_snapshot)
         except Exception as error:  # noqa: BLE001 - one odd event must not stop the others
             # The error probably repeats every second: log it once.
             if self._logged != repr(error):
@@ -358,7 +421,6 @@ class Agent:
             self._logged = repr(error)
         else:
             self._logged = ""
-            self._last_loop_at = real_seconds()
 
     def _loop_once(self) -> None:
         stuck = self._runner.fail_overdue()
@@ -381,8 +443,7 @@ class Agent:
             )
             if runs and not self._peers.may_run_handler():
                 break
-            again = [self._runner.execute(instruction, self._approver.send) for instruction in instructions]
-            if not any(again):
+            if not self._runner.execute(instructions, self._approver.send):
                 break
         self._log_withheld(context)
         self._forget_ended_work()
@@ -442,8 +503,9 @@ class Agent:
             self._counts[self._runner.record(self._outcomes[0], stopping=self._stopping)] += 1
             del self._outcomes[0]  # after recording: if that fails, the next loop tries again
         while self._approved:
-            self._counts[self._approver.record(*self._approved[0])] += 1
-            del self._approved[0]
+            event_id, problem = next(iter(self._approved.items()))
+            self._counts[self._approver.record(event_id, problem)] += 1
+            del self._approved[event_id]
 
     def _context(self) -> DecisionContext:
         return DecisionContext(
@@ -462,19 +524,49 @@ class Agent:
     # --- Status -----------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the agent's complete status. If the loop hangs, return the last one, with the time since then."""
-        if not self._lock.acquire(timeout=BUSY_LOOP_SECONDS):
-            return {**self._last_snapshot, "seconds_since_last_loop": round(real_seconds() - self._last_loop_at, 1)}
+        """Return the agent's complete status, from the loop itself.
+
+        If the loop does not answer in time, return only what is known without it, with `loop_problem`.
+        """
+        return self._status.ask(self._wake_within) or self._make_snapshot_without_loop()
+
+    def _wake_within(self, seconds: float) -> bool:
+        """Wake the loop. Return False if something else has the lock for so long."""
+        if not self._lock.acquire(timeout=seconds):
+            return False
         try:
-            self._last_snapshot = self._make_snapshot()
+            self._wake()
         finally:
             self._lock.release()
-        return self._last_snapshot
+        return True
+
+    def _make_snapshot_without_loop(self) -> dict[str, Any]:
+        """Return what other threads know for certain. Takes no lock."""
+        problem = f"the agent's loop did not answer within {ANSWER_SECONDS:.0f} s"
+        if self._logged:
+            problem = f"the agent's loop fails: {self._logged}"
+        elif self._stopping:
+            problem = "the agent is stopping"
+        return {**self._general_status(), "ready": False, "ready_reason": problem, "loop_problem": problem}
 
     def _make_snapshot(self) -> dict[str, Any]:
-        context, seconds, works = self._context(), real_seconds(), list(self._store.works.values())
+        context, works = self._context(), list(self._store.works.values())
         reason = ready_reason(works, list(self._ignored.values()), context.now, self._config)
-        endpoint, me = self._client.known
+        return {
+            **self._general_status(),
+            "now": to_text(context.now),
+            "ready": not reason,
+            "ready_reason": reason,
+            "events": [
+                *(describe_work(work, context) for work in works),
+                *(describe_ignored(event, mine=True) for event in self._ignored.values()),
+                *(describe_ignored(event, mine=False) for event in self._others.values()),
+            ],
+            "peers": self._peers.snapshot(),
+        }
+
+    def _general_status(self) -> dict[str, Any]:
+        seconds, (endpoint, me) = real_seconds(), self._client.known
         return {
             "vm": None if me is None else me.name,
             "vm_from": None if me is None else me.origin,
@@ -484,16 +576,7 @@ class Agent:
             "dry_run": self._options.dry_run,
             "uptime_seconds": round(seconds - self._started_at, 1),
             "seconds_since_last_loop": round(seconds - self._last_loop_at, 1),
-            "now": to_text(context.now),
-            "ready": not reason,
-            "ready_reason": reason,
             "polling": self._poller.status(),
-            "events": [
-                *(describe_work(work, context) for work in works),
-                *(describe_ignored(event, mine=True) for event in self._ignored.values()),
-                *(describe_ignored(event, mine=False) for event in self._others.values()),
-            ],
-            "peers": self._peers.snapshot(),
             "counts": {name: self._counts[name] for name in COUNTS},
         }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.config_file import handler_of
-from forewarn.agent.decisions import ApproveEvent, RunHandler, UpdateWork, limit_seconds, with_outcome
+from forewarn.agent.decisions import ApproveEvent, FinishWork, RunHandler, UpdateWork, limit_seconds, with_outcome
 from forewarn.agent.document_decisions import restored
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.state import CAME_BACK, POSTPONED, PREPARING, UNDOING
@@ -250,26 +250,39 @@ class Runner:
     def busy(self) -> frozenset[str]:
         return self._handler_threads.busy
 
-    def execute(self, instruction: Instruction, approve: Callable[[EventWork], None]) -> bool:
-        """Execute an instruction. Return whether more may follow at once."""
-        if isinstance(instruction, RunHandler):
-            self._run(instruction)
-            return False
-        if isinstance(instruction, ApproveEvent):
-            approve(instruction.work)
-            return False
-        if isinstance(instruction, UpdateWork):
-            return self._update(instruction)
-        return self._finish(instruction.work)
+    def execute(self, instructions: list[Instruction], approve: Callable[[list[EventWork]], None]) -> bool:
+        """Execute instructions. Return whether more may follow at once.
 
-    def _update(self, instruction: UpdateWork) -> bool:
+        All changes that need no handler are one write, however many events there are. It comes first: nothing starts
+        that depends on a change that is not on disk.
+        """
+        changed: list[EventWork] = []
+        ended: list[str] = []
+        for instruction in instructions:
+            if isinstance(instruction, UpdateWork):
+                changed.append(self._updated(instruction))
+            elif isinstance(instruction, FinishWork):
+                finished = self._finished(instruction.work)
+                changed += filter(None, [finished])
+                ended += [] if finished is not None else [instruction.work.id]
+        is_changed = bool(changed or ended)
+        if is_changed and not self._store.keep(*changed, ended=ended):
+            return False
+        for instruction in instructions:
+            if isinstance(instruction, RunHandler):
+                self._run(instruction)
+        if approved := [instruction.work for instruction in instructions if isinstance(instruction, ApproveEvent)]:
+            approve(approved)
+        return is_changed
+
+    def _updated(self, instruction: UpdateWork) -> EventWork:
         work, handler, problem = instruction
         facts = {**about(work.event), "handler": handler}
         if problem:
             _log.error("handler_not_run", "The handler was not run.", **facts, error=problem)
         else:
             _log.info("handler_shared", "Another event has prepared this handler.", **facts)
-        return self._store.keep(work)
+        return work
 
     def stop(self) -> None:
         self._handler_threads.stop(STOP_SECONDS)
@@ -369,17 +382,14 @@ class Runner:
             self._failures.pop(outcome.event_id, None)
             self.undo_at.pop(outcome.event_id, None)
 
-    def _finish(self, work: EventWork) -> bool:
+    def _finished(self, work: EventWork) -> EventWork | None:
+        """Return the work after its undo; None: nothing is left of it."""
         _log.info("work_undone", "Everything prepared for the event is undone.", **about(work.event))
         if work.ending == POSTPONED:
             self.forget(work.id)
-            return self._store.keep(restored(work))
-        if (
-            work.ending == CAME_BACK
-        ):  # the event is still in the document: keep the work, so that it is not prepared again
-            return self._store.keep(work._replace(done=True))
-        self._store.drop(work.id)
-        return True
+            return restored(work)
+        # While the event is still in the document, keep the work, so that it is not prepared again.
+        return work._replace(done=True) if work.ending == CAME_BACK else None
 
 
 _COUNTED = {

@@ -174,6 +174,8 @@ class StateFile:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._saved: dict[str, tuple[EventWork, str]] = {}
+        """The work in the file, each with its line."""
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -213,8 +215,14 @@ class StateFile:
     def save(self, works: Iterable[EventWork]) -> None:
         """Write the state file. It is on disk when this returns; a kill leaves the old file or the new one."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # the folder may have been deleted
-        text = json.dumps({"version": _VERSION, "works": [to_json(work) for work in works]}, indent=1)
-        write_atomically(self.folder / FILE, text.encode())
+        # One line for each work. Work that has not changed is not encoded again: there may be hundreds.
+        self._saved = {work.id: self._encoded(work) for work in works}
+        lines = ",\n".join(text for _, text in self._saved.values())
+        write_atomically(self.folder / FILE, f'{{"version": {_VERSION}, "works": [{lines}]}}\n'.encode())
+
+    def _encoded(self, work: EventWork) -> tuple[EventWork, str]:
+        known = self._saved.get(work.id)
+        return known if known is not None and known[0] is work else (work, json.dumps(to_json(work)))
 
     def close(self) -> None:
         with suppress(OSError):
@@ -258,11 +266,18 @@ class WorkStore:
         self._unsaved = False
         self._failing = False
 
-    def keep(self, *works: EventWork) -> bool:
-        """Save the work. Return whether it is on disk; if not, the next change or `save_pending` tries again."""
-        for work in works:
-            self.works[work.id] = work
+    def keep(self, *works: EventWork, ended: Iterable[str] = ()) -> bool:
+        """Save the work, and delete ended work, with one write. Return whether it is on disk; if not, the next change
+        or `save_pending` tries again."""
+        self.keep_for_later(*works)
+        for event_id in ended:
+            self.works.pop(event_id, None)
         return self._save()
+
+    def keep_for_later(self, *works: EventWork) -> None:
+        """Keep the work in memory. The next write, at the latest that of `save_pending`, saves it."""
+        self.works.update((work.id, work) for work in works)
+        self._unsaved = True
 
     def replace(self, works: dict[str, EventWork]) -> bool:
         """Save all work, if anything has changed."""
@@ -270,10 +285,6 @@ class WorkStore:
             return True
         self.works = works
         return self._save()
-
-    def drop(self, event_id: str) -> None:
-        if self.works.pop(event_id, None) is not None:
-            self._save()
 
     def save_pending(self) -> bool:
         """Write what could not be written before."""

@@ -139,6 +139,8 @@ def render_page(method: str, target: str, snapshot: Mapping[str, Any]) -> Status
         from forewarn.wire.metrics_text import CONTENT_TYPE
 
         return StatusPage(200, render_metrics(snapshot, __version__), CONTENT_TYPE)
+    if path == "/status" and snapshot.get("loop_problem"):
+        return StatusPage(503, f"{snapshot['loop_problem']}\n")
     if path == "/status":
         return StatusPage(200, json.dumps(snapshot) + "\n", _JSON)
     listed = "".join(f"{name:<10} {shows}\n" for name, shows in PAGES.items())

@@ -11,6 +11,7 @@ import click
 
 from forewarn import __version__
 from forewarn.errors import ForewarnError, exit_code, nearest
+from forewarn.system.printable import printable, printable_output
 from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
 
 SECTIONS = {
@@ -94,6 +95,11 @@ def root() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command. An error is printed as one line, and its family decides the exit code."""
+    with printable_output():
+        return _run_safely(arguments)
+
+
+def _run_safely(arguments: list[str] | None) -> Any:
     try:
         return root.main(arguments, prog_name="forewarn")
     except ForewarnError as error:
@@ -115,6 +121,6 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def _print_error(text: str) -> None:
     try:
-        click.echo(f"forewarn: {text}", err=True)
+        click.echo(f"forewarn: {printable(text)}", err=True)
     except OSError:
         discard(sys.stderr)  # the exit code still reports the error

@@ -20,6 +20,7 @@ from forewarn import __version__
 from forewarn.cli.selection import check_options, find_service, known_services
 from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceNotProven, ServiceUnreachable, UnreadableFile
 from forewarn.system.http_client import Origin, opened, origin_of
+from forewarn.system.printable import printable_values
 from forewarn.system.service_files import proof_of, registered
 
 if TYPE_CHECKING:
@@ -52,8 +53,20 @@ class ServiceAddress(NamedTuple):
 class ControlClient:
     """Sends requests to a service, local or remote. Raises the error that the service reports."""
 
-    def __init__(self, service: str | None, data: str | None, server: str | None, token_file: str | None) -> None:
-        """Take the values of the options. With --service or --data, the variables for a remote service are ignored."""
+    def __init__(
+        self,
+        service: str | None,
+        data: str | None,
+        server: str | None,
+        token_file: str | None,
+        *,
+        printable: bool = False,
+    ) -> None:
+        """Take the values of the options. With --service or --data, the variables for a remote service are ignored.
+
+        `printable`: escape control characters in all strings of the responses.
+        """
+        self._printable = printable
         check_options(service, data, server)
         variables = {} if service or data else os.environ
         self._data = data
@@ -148,11 +161,15 @@ class ControlClient:
         body: bytes | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
-        content = self.raw(method, path, query, body, seconds)
+        return self.decoded(self.raw(method, path, query, body, seconds))
+
+    def decoded(self, content: bytes | str) -> Any:
+        """Return the value of a JSON text."""
         try:
-            return json.loads(content)
+            value = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise ServiceUnreachable(url=self._address.url, problem="the response is not JSON") from error
+        return printable_values(value) if self._printable else value
 
     def raw(
         self,

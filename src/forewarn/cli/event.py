@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from http.client import HTTPException
 from threading import Event
@@ -27,6 +26,7 @@ from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_seconds
 from forewarn.delivery.feed import EVENT_STREAM, RETRY_MILLISECONDS, EventStreamParser
 from forewarn.errors import NoService, Unavailable
+from forewarn.system.printable import printable_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -287,7 +287,7 @@ def print_feed(client: ControlClient, query: list[tuple[str, str]], *, as_json: 
     """Print each new row as a line of text or JSON."""
     try:
         for data in FeedClient(client, query).rows():
-            click.echo(data if as_json else _history_line(json.loads(data)))
+            click.echo(printable_json(data) if as_json else _history_line(client.decoded(data)))
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich import box
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 
 from forewarn.cli.client import ControlClient
 from forewarn.core.durations import format_relative_time, format_time, from_text
+from forewarn.system.printable import printable_json, printable_lines, unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from rich.console import ConsoleOptions, RenderableType
 
 
 _PARTS = re.compile(r"([0-9]+)").split
@@ -34,7 +38,8 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
     def with_client(
         service: str | None, data: str | None, server: str | None, token_file: str | None, **options: Any
     ) -> None:
-        client = ControlClient(service, data, server, token_file)
+        # JSON has the values as they are, with escapes. Text has printable values: a line break in one is no new line.
+        client = ControlClient(service, data, server, token_file, printable=not options["as_json"])
         click.get_current_context().obj = client
         function(client=client, **options)
 
@@ -72,11 +77,22 @@ def _checking_responses(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=not is_unicode)))
+
+
+class PrintableConsole(Console):
+    """A console whose only control sequences are its own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            safe = segment.control or segment.text == (text := printable_lines(segment.text))
+            yield segment if safe else Segment(text, segment.style)
 
 
 def console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else _PIPED_WIDTH
+    return PrintableConsole(file=unguarded(sys.stdout), width=width, highlight=False, markup=False)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: str) -> None:

@@ -12,6 +12,7 @@ import click
 from forewarn.cli.output import console, print_json, print_table
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadOption, Invalid, NotPermitted
+from forewarn.system.printable import printable, unguarded
 from forewarn.verify.check import SECTIONS, Mark
 from forewarn.verify.endpoint import TargetEndpoint
 from forewarn.verify.runner import CheckOutcome, CheckResult, as_junit, counts, describe, explain, run, select_checks
@@ -167,10 +168,15 @@ def _collect(found: Iterable[CheckOutcome], outcomes: list[CheckOutcome], *, qui
         for outcome in found:
             outcomes.append(outcome)
             if interactive:
-                click.echo(f"\r{len(outcomes)} {outcome.check.name:<60}", nl=False, err=True)
+                _show_progress(f"\r{len(outcomes)} {outcome.check.name:<60}")
     finally:
         if interactive:
-            click.echo(f"\r{'':<70}\r", nl=False, err=True)
+            _show_progress(f"\r{'':<70}\r")
+
+
+def _show_progress(text: str) -> None:
+    """Write over the current line. The text contains nothing from outside."""
+    click.echo(text, file=unguarded(sys.stderr), nl=False)
 
 
 def _print_check_list(checks: list[Check], as_json: bool) -> None:
@@ -218,5 +224,4 @@ def _print_failure(outcome: CheckOutcome, consequences: list[str]) -> None:
     console().print(f"\n{outcome.check.name} ({outcome.check.mark})")
     for name, text in lines.items():
         if text:
-            printable = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-            console().print(f"  {name:<12} {printable}")
+            console().print(f"  {name:<12} {printable(text)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,7 @@ from forewarn.cli.requests import (
     request_operations,
 )
 from forewarn.core.durations import format_relative_time, from_text
+from forewarn.system.printable import printable_json
 
 if TYPE_CHECKING:
     from forewarn.cli.client import ControlClient
@@ -272,7 +272,7 @@ def start(vms: tuple[str, ...], **options: Any) -> None:
 @click.option("--api-version", metavar="VERSION", help="Api-version of the document.  [default: the newest]")
 @service_command
 def document(name: str, api_version: str | None, client: ControlClient, as_json: bool) -> None:
-    """Print the document that a VM would receive, byte for byte.
+    """Print the document that a VM would receive.
 
     This does not count as a poll of the VM.
 
@@ -282,5 +282,4 @@ def document(name: str, api_version: str | None, client: ControlClient, as_json:
     """
     query = {"api-version": api_version} if api_version else {}
     body = client.raw("GET", ("vms", name, "document"), query)
-    sys.stdout.buffer.write(body)
-    sys.stdout.buffer.flush()
+    click.echo(printable_json(body.decode("utf-8", "backslashreplace")), nl=False)

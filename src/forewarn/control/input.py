@@ -41,6 +41,12 @@ RENAMED_MEMBERS = {
 """Members of request bodies that were renamed after release 0.1: old and new name."""
 
 
+FILE_MEMBER = "text"
+"""The member that has the content of a file. Other strings may be printed, so they have no control characters."""
+_NOT_PLAIN = "contains control or invisible characters. Write plain text in one line"
+_PLAIN = "plain text in one line"
+
+
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
@@ -73,6 +79,10 @@ async def read_body(request: Request, kind: type[B]) -> B:
             problem, allowed = "is not JSON", "a JSON object"
         raise BadRequestBody(pointer="", problem=problem, allowed=allowed) from error
     request.state.body = msgspec.to_builtins(body)
+    for name, value in request.state.body.items():
+        for text in value if isinstance(value, list) else [value]:
+            if name != FILE_MEMBER and isinstance(text, str) and not text.isprintable():
+                raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=_NOT_PLAIN, allowed=_PLAIN)
     return body
 
 
@@ -195,4 +205,6 @@ def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str
             allowed = f"a whole number from {minimum} to {maximum}"
             raise BadParameter(parameter=name, problem=f"{text!r} is not {allowed}", allowed=allowed)
         return int(text)
+    if not text.isprintable():
+        raise BadParameter(parameter=name, problem=_NOT_PLAIN, allowed=_PLAIN)
     return text

@@ -37,15 +37,31 @@ MAX_URL_LENGTH = 2000
 _GLOBAL_UNICAST = ip_network("2000::/3")
 """All global IPv6 addresses that IANA assigns. Old Python versions treat some others as global too."""
 _DOCUMENTATION = ip_network("3fff::/20")
-_NAT64 = ip_network("64:ff9b::/96")
 _UNIQUE_LOCAL = ip_network("fc00::/7")
 _THIS_NETWORK = ip_network("0.0.0.0/8")
-_PROTOCOLS = ip_network("192.0.0.0/24")
-"""Reserved for protocols; Oracle's cloud metadata was there. Old Python versions treat most of it as global."""
-_METADATA = tuple(
+_EMBEDDING = tuple(
     map(
         ip_network,
         (
+            "::/96",  # IPv4-compatible
+            "::ffff:0:0/96",  # IPv4-mapped
+            "::ffff:0:0:0/96",  # IPv4-translated
+            "64:ff9b::/96",  # NAT64
+            "64:ff9b:1::/48",  # NAT64 of one operator
+            "2001::/32",  # Teredo
+            "2002::/16",  # 6to4
+        ),
+    )
+)
+"""IPv6 addresses that contain an IPv4 address. Packets can go there, past the rules for IPv4."""
+_ISATAP = 0x5EFE
+_LOOPBACK = IPv6Address(1)
+_NEVER = tuple(
+    map(
+        ip_network,
+        (
+            "192.0.0.0/24",  # for protocols; Oracle's metadata was there. Old Python versions treat most as global
+            "192.88.99.0/24",  # relays of 6to4
             "168.63.129.16/32",  # Azure's own services to its VMs, from a public range
             "100.100.100.200/32",  # Alibaba's metadata
             "fd00:ec2::254/128",  # Amazon's metadata
@@ -53,7 +69,7 @@ _METADATA = tuple(
         ),
     )
 )
-"""Metadata services of clouds, which return secrets, on addresses that look ordinary."""
+"""Addresses that look ordinary, but are not: metadata services of clouds, which return secrets, and relays."""
 
 
 class AllowedNetworks(NamedTuple):
@@ -68,10 +84,10 @@ class AllowedNetworks(NamedTuple):
 
     def allow(self, text: str) -> bool:
         """Return whether a connection to this address is allowed."""
-        address = unwrapped(ip_address(text))
+        address = ip_address(text.partition("%")[0])  # without its zone, which only selects an interface
         if any(address in network for network in self.networks):
             return True
-        if address in _PROTOCOLS or any(address in network for network in _METADATA):
+        if any(address in network for network in _NEVER) or _embeds_ipv4(address):
             return False
         return _is_global(address) or (self.everything and _is_private(address))
 
@@ -89,15 +105,12 @@ def parse_allowed_networks(text: str) -> AllowedNetworks:
     return AllowedNetworks(networks=tuple(networks))
 
 
-def unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that is embedded in an IPv6 address, because packets go there."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-    # Without its zone ("%eth0"), which only selects an interface.
-    return inner or IPv6Address(int(address))
+def _embeds_ipv4(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv4Address) or address == _LOOPBACK:
+        return False
+    # The interface id of ISATAP is 0000:5efe or 0200:5efe, then the IPv4 address.
+    is_isatap = int(address) >> 32 & 0xFDFF_FFFF == _ISATAP
+    return is_isatap or any(address in network for network in _EMBEDDING)
 
 
 def _is_global(address: IPv4Address | IPv6Address) -> bool:

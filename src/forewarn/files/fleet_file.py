@@ -86,9 +86,9 @@ def read_vms(
     fault_domain = _given_domain(entry, "fault_domain", group.fault_domains if group else 1)
     # Interned, because each [[vm]] has its own copy of these strings.
     priority = intern(entry.choice("priority", _PRIORITIES, _PRIORITIES[0]))
-    size = intern(entry.text("size"))
-    zone = intern(entry.text("zone"))
-    tags = entry.text_table("tags")
+    size = intern(_plain_text(entry, "size"))
+    zone = intern(_plain_text(entry, "zone"))
+    tags = _tags(entry)
     auto_approve = _auto_approve(entry, group)
     placement_group = _placement_group(entry, group)
     system = intern(entry.choice("os", OPERATING_SYSTEMS, OPERATING_SYSTEMS[0]))
@@ -246,6 +246,25 @@ def _given_domain(entry: TomlTable, key: str, count: int) -> int:
 def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
     _reject_in_group(entry, group, "auto_approve")
     return entry.choices("auto_approve", AUTO_APPROVE_VALUES)
+
+
+def _plain_text(entry: TomlTable, key: str) -> str:
+    text = entry.text(key)
+    _check_plain(entry, text, key)
+    return text
+
+
+def _tags(entry: TomlTable) -> tuple[tuple[str, str], ...]:
+    tags = entry.text_table("tags")
+    for name, value in tags:
+        _check_plain(entry, name, "tags", name)
+        _check_plain(entry, value, "tags", name)
+    return tags
+
+
+def _check_plain(entry: TomlTable, text: str, *keys: str) -> None:
+    if not text.isprintable():
+        raise entry.error(f"{text!r} contains control or invisible characters. Write plain text in one line.", *keys)
 
 
 def _location(entry: TomlTable) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import to_text
 from forewarn.errors import ForewarnError
+from forewarn.system.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,15 +154,6 @@ class JournalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         priority = f"<{_JOURNAL_PRIORITIES.get(record.levelno, 6)}>"
         return "\n".join(priority + line for line in self._inner.format(record).splitlines())
-
-
-def printable(text: str) -> str:
-    """Escape every character that a terminal could obey: the text may come from the network or from a program."""
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def _time(record: logging.LogRecord, timespec: str) -> str:

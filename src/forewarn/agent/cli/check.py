@@ -30,7 +30,7 @@ def parser() -> AgentParser:
 def run(options: Namespace) -> int:
     # Imported here: a running agent does not need it.
     from forewarn.agent.explain import as_json, explain
-    from forewarn.system.logs import printable
+    from forewarn.system.printable import printable
 
     if options.file is not None and options.config is not None:
         problem = f"The policy file is given twice: {options.file!r} and --config {options.config!r}."

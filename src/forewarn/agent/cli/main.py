@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from forewarn.errors import BadCommandLine, ForewarnError, NeedsUnix, exit_code, nearest
+from forewarn.system.printable import printable, printable_output
 from forewarn.system.standard_streams import discard, open_missing_streams
 
 if TYPE_CHECKING:
@@ -49,8 +49,11 @@ def parser_of(command: str) -> AgentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code. An error is printed as one line."""
     open_missing_streams()
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack some characters
+    with printable_output():
+        return _run_safely(arguments)
+
+
+def _run_safely(arguments: Sequence[str] | None) -> int:
     try:
         try:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -100,9 +103,7 @@ def _check_system(command: str) -> None:
 
 
 def _print_error(text: str) -> None:
-    """Print an error. It may contain texts from outside, so control characters are escaped."""
-    from forewarn.system.logs import printable
-
+    """Print an error on one line. It may contain texts from outside."""
     try:
         sys.stderr.write(f"forewarn: {printable(text)}\n")
         sys.stderr.flush()

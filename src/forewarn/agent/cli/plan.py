@@ -39,7 +39,7 @@ def parser() -> AgentParser:
 def run(options: Namespace) -> int:
     # Imported here: a running agent does not need it.
     from forewarn.agent.plan import plan, plan_json, plan_lines
-    from forewarn.system.logs import printable
+    from forewarn.system.printable import printable
 
     if not options.event:
         raise BadCommandLine(problem="Name the file with the event: --event FILE.", program="forewarn agent plan")

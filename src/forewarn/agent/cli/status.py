@@ -10,7 +10,7 @@ from forewarn.agent.cli.options import AgentParser, add_common_options, config_p
 from forewarn.agent.status_server import connect
 from forewarn.core.durations import format_relative_time, format_seconds, format_time, from_text
 from forewarn.errors import AgentHung, AgentNotRunning, ForewarnError, NotPermitted, UnreadableFile
-from forewarn.system.logs import printable
+from forewarn.system.printable import printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -136,6 +136,8 @@ def _duration(seconds: float) -> str:
 
 
 _MAX_RESPONSE_SIZE = 16_000_000
+_RESPONSE_SECONDS = 10
+"""The agent responds within a few seconds, even if its loop hangs."""
 
 
 def parser() -> AgentParser:
@@ -205,6 +207,7 @@ def _request_status(folder: Path) -> dict[str, Any] | None:
     response = bytearray()
     try:
         with connection:
+            connection.settimeout(_RESPONSE_SECONDS)
             connection.sendall(b"GET /status HTTP/1.0\r\n\r\n")
             while (data := connection.recv(65536)) and len(response) < _MAX_RESPONSE_SIZE:
                 response += data
