@@ -22,6 +22,7 @@ from forewarn.core.requests import description_problem
 from forewarn.core.webhooks import parse_allowed_networks
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 from forewarn.system.addresses import read_host_port
+from forewarn.system.networks import read_networks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -210,6 +211,13 @@ SECTIONS = {
         Setting("control", "127.0.0.1:8170", "HOST:PORT", "Address of the control API, for operators.", _address),
         Setting("tls_certificate", "", "FILE", "TLS certificate of the control API with its chain, as PEM.", _file),
         Setting("tls_key", "", "FILE", "Private key of the TLS certificate, if it is in a separate file.", _file),
+        Setting(
+            "trusted_proxies",
+            "",
+            "NETWORKS",
+            "Networks of proxies, for example 192.0.2.10/32. The limits of connections per address exclude them.",
+            read_networks,
+        ),
         Setting("history_retention", "400d", "DURATION", "Keep history for this long. 0s: no limit.", _retention),
     ),
     "Time": (
@@ -309,12 +317,18 @@ SECTIONS = {
             "Maximum number of requests that wait on a connection while one is in progress.",
             _count(1000, 1),
         ),
-        Setting("max_connections", "0", "N", "Maximum number of connections. 0: no limit.", _count(10_000_000)),
+        Setting(
+            "max_connections",
+            "0",
+            "N",
+            "Maximum number of connections. 0: as many as the limit of open files allows.",
+            _count(10_000_000),
+        ),
         Setting(
             "max_connections_per_address",
             "1000",
             "N",
-            "Maximum number of connections from one address. 0: no limit.",
+            "Maximum number of connections from one address, and at most a quarter of all. 0: no limit.",
             _count(10_000_000),
         ),
         Setting(
@@ -326,6 +340,22 @@ SECTIONS = {
         ),
         Setting(
             "allow_faults", "false", "true|false", "Let operators inject faults into the metadata service.", _switch
+        ),
+    ),
+    "Control API": (
+        Setting(
+            "max_control_connections",
+            "4096",
+            "N",
+            "Maximum number of connections, and at most a quarter of the limit of open files.",
+            _count(1_000_000, 1),
+        ),
+        Setting(
+            "max_control_connections_per_address",
+            "2048",
+            "N",
+            "Maximum number of connections from one address, and at most half of all. 0: no limit.",
+            _count(1_000_000),
         ),
     ),
     "Webhooks": (
