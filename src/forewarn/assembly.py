@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
-from forewarn.control.auth import ensure_admin_token
+from forewarn.control.auth import HostNames, ensure_admin_token
 from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.connection_guard import ControlLimits
 from forewarn.control.metrics import Metrics, connection_metrics, fault_metrics, metadata_metrics, webhook_metrics
@@ -213,9 +213,12 @@ class Assembly:
             self.scenario_runs,
             preview_versions=options.preview_versions,
         )
-        self._feed = control.feed
+        self._control = control
+        # With a certificate, browsers check the name themselves.
+        host = read_host_port(values["control"])[0]
+        host_names = None if self.certificate else HostNames((host, *values["control_names"]))
         self.control = ControlServer(
-            control_app(self.engine, control),
+            control_app(self.engine, control, host_names),
             control_listener,
             self.certificate,
             control_limits(values, places.control),
@@ -242,7 +245,7 @@ class Assembly:
 
     async def stop(self) -> None:
         """Finish open requests and long polls, then stop."""
-        self._feed.stop()
+        self._control.stop()
         try:
             await asyncio.gather(
                 self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.scenario_runs.stop()

@@ -21,7 +21,7 @@ from forewarn.core.operations import CAUSES
 from forewarn.core.requests import description_problem
 from forewarn.core.webhooks import parse_allowed_networks
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
-from forewarn.system.addresses import read_host_port
+from forewarn.system.addresses import is_host_name, read_host_port
 from forewarn.system.networks import read_networks
 
 if TYPE_CHECKING:
@@ -114,6 +114,14 @@ def _data(text: str) -> str:
 
 def _file(text: str) -> str:
     return str(Path(text).expanduser()) if text else ""
+
+
+def _host_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if not is_host_name(name):
+            raise ValueError(f"{name!r} is not a host name. Write names like forewarn.example.org, forewarn")
+    return names
 
 
 SETTLING = {name: cause.settle for name, cause in CAUSES.items() if cause.types and EVENT_TYPES[cause.types[0]].starts}
@@ -344,6 +352,13 @@ SECTIONS = {
     ),
     "Control API": (
         Setting(
+            "control_names",
+            "",
+            "NAMES",
+            "Host names of the control API that clients use without TLS, for example forewarn.example.org.",
+            _host_names,
+        ),
+        Setting(
             "max_control_connections",
             "4096",
             "N",
@@ -473,6 +488,8 @@ class Value(NamedTuple):
         if isinstance(self.value, dict):
             texts = [each for each in self.value.values() if isinstance(each, str)]
             return SETTINGS["description"].join(self.value) if texts else format_settle(self.value)
+        if type(self.value) is tuple:
+            return ", ".join(self.value)
         if isinstance(self.value, bool):
             return str(self.value).lower()
         return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
