@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
-from forewarn.control.auth import ensure_admin_token
+from forewarn.control.auth import HostNames, ensure_admin_token
 from forewarn.control.clock import DEFAULT_TIMEOUT
-from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
+from forewarn.control.connection_guard import ControlLimits
+from forewarn.control.metrics import Metrics, connection_metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.limits import OperatorLimits, short_notices
@@ -37,6 +38,7 @@ from forewarn.settings import MEMORY
 from forewarn.stores import sqlite_backup
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.addresses import read_host_port
+from forewarn.system.connections import connection_places
 from forewarn.system.logs import get_logger
 from forewarn.system.sockets import address_of, open_socket, overlap
 
@@ -122,8 +124,8 @@ def operator_limits(values: dict[str, Any], fabric: Fabric) -> OperatorLimits:
     )
 
 
-def metadata_limits(values: dict[str, Any]) -> MetadataLimits:
-    """Build the limits of the metadata server from the settings."""
+def metadata_limits(values: dict[str, Any], places: int) -> MetadataLimits:
+    """Build the limits of the metadata server from the settings. `places` depends on the limit of open files."""
     return MetadataLimits(
         max_header_bytes=values["max_header_size"],
         header_seconds=values["header_timeout"].total_seconds(),
@@ -133,6 +135,20 @@ def metadata_limits(values: dict[str, Any]) -> MetadataLimits:
         max_pipelined_requests=values["max_pipelined_requests"],
         max_connections=values["max_connections"],
         max_connections_per_address=values["max_connections_per_address"],
+        address_share=4,
+        places=places,
+        trusted_proxies=values["trusted_proxies"],
+    )
+
+
+def control_limits(values: dict[str, Any], places: int) -> ControlLimits:
+    """Build the limits of the control API from the settings. `places` depends on the limit of open files."""
+    return ControlLimits(
+        max_connections=values["max_control_connections"],
+        max_connections_per_address=values["max_control_connections_per_address"],
+        address_share=2,
+        places=places,
+        trusted_proxies=values["trusted_proxies"],
     )
 
 
@@ -191,7 +207,9 @@ class Assembly:
             first_get_delay=values["first_get_delay"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
-        self.metadata = MetadataServer(self.engine, metadata_listener, options, metadata_limits(values), self.faults)
+        places = connection_places()
+        limits = metadata_limits(values, places.metadata)
+        self.metadata = MetadataServer(self.engine, metadata_listener, options, limits, self.faults)
         self.metadata.own_listeners = {
             f"{name} = {values[name]!r}": listener
             for name, listener in (("metadata", metadata_listener), ("control", control_listener))
@@ -219,8 +237,19 @@ class Assembly:
             preview_versions=options.preview_versions,
             proof_key=self.proof_key,
         )
-        self._feed = control.feed
-        self.control = ControlServer(control_app(self.engine, control), control_listener, self.certificate)
+        self._control = control
+        # With a certificate, browsers check the name themselves.
+        host = read_host_port(values["control"])[0]
+        host_names = None if self.certificate else HostNames((host, *values["control_names"]))
+        self.control = ControlServer(
+            control_app(self.engine, control, host_names),
+            control_listener,
+            self.certificate,
+            control_limits(values, places.control),
+        )
+        metrics.add(
+            partial(connection_metrics, {"metadata": self.metadata.connections, "control": self.control.connections})
+        )
 
     async def start(
         self, prepare: Callable[[], Awaitable[None]], token: str, save_token: Callable[[str], None]
@@ -240,7 +269,7 @@ class Assembly:
 
     async def stop(self) -> None:
         """Finish open requests and long polls, then stop."""
-        self._feed.stop()
+        self._control.stop()
         try:
             await asyncio.gather(
                 self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.scenario_runs.stop()

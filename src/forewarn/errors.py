@@ -104,6 +104,13 @@ class UnknownSetting(Invalid):
     message = "Unknown setting {name!r} (in {origin}).{hint}"
 
 
+class UnknownHostName(Invalid):
+    message = (
+        "The request is for the host {host!r}, which is not a known name of this service. Use its IP address, or add "
+        "the name to the setting control_names of the service."
+    )
+
+
 class BadConfigFile(Invalid):
     message = "Cannot read the configuration file {path}: {problem}"
 

@@ -24,7 +24,8 @@ from forewarn.core.operations import CAUSES
 from forewarn.core.requests import description_problem
 from forewarn.core.webhooks import parse_allowed_networks
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
-from forewarn.system.addresses import read_host_port
+from forewarn.system.addresses import is_host_name, read_host_port
+from forewarn.system.networks import read_networks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,6 +135,14 @@ def _file(text: str) -> str:
     return str(Path(text).expanduser()) if text else ""
 
 
+def _host_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if not is_host_name(name):
+            raise ValueError(f"{name!r} is not a host name. Write names like forewarn.example.org, forewarn")
+    return names
+
+
 SETTLING = {name: cause.settle for name, cause in CAUSES.items() if cause.types and EVENT_TYPES[cause.types[0]].starts}
 """Default settle time of each cause whose events start: how long an event stays Started."""
 
@@ -236,6 +245,13 @@ SECTIONS = {
         Setting("control", "127.0.0.1:8170", "HOST:PORT", "Address of the control API, for operators.", _address),
         Setting("tls_certificate", "", "FILE", "TLS certificate of the control API with its chain, as PEM.", _file),
         Setting("tls_key", "", "FILE", "Private key of the TLS certificate, if it is in a separate file.", _file),
+        Setting(
+            "trusted_proxies",
+            "",
+            "NETWORKS",
+            "Networks of proxies, for example 192.0.2.10/32. The limits of connections per address exclude them.",
+            read_networks,
+        ),
         Setting("history_retention", "400d", "DURATION", "Keep history for this long. 0s: no limit.", _retention),
     ),
     "Time": (
@@ -335,12 +351,18 @@ SECTIONS = {
             "Maximum number of requests that wait on a connection while one is in progress.",
             _count(1000, 1),
         ),
-        Setting("max_connections", "0", "N", "Maximum number of connections. 0: no limit.", _count(10_000_000)),
+        Setting(
+            "max_connections",
+            "0",
+            "N",
+            "Maximum number of connections. 0: as many as the limit of open files allows.",
+            _count(10_000_000),
+        ),
         Setting(
             "max_connections_per_address",
             "1000",
             "N",
-            "Maximum number of connections from one address. 0: no limit.",
+            "Maximum number of connections from one address, and at most a quarter of all. 0: no limit.",
             _count(10_000_000),
         ),
         Setting(
@@ -352,6 +374,29 @@ SECTIONS = {
         ),
         Setting(
             "allow_faults", "false", "true|false", "Let operators inject faults into the metadata service.", _switch
+        ),
+    ),
+    "Control API": (
+        Setting(
+            "control_names",
+            "",
+            "NAMES",
+            "Host names of the control API that clients use without TLS, for example forewarn.example.org.",
+            _host_names,
+        ),
+        Setting(
+            "max_control_connections",
+            "4096",
+            "N",
+            "Maximum number of connections, and at most a quarter of the limit of open files.",
+            _count(1_000_000, 1),
+        ),
+        Setting(
+            "max_control_connections_per_address",
+            "2048",
+            "N",
+            "Maximum number of connections from one address, and at most half of all. 0: no limit.",
+            _count(1_000_000),
         ),
     ),
     "Webhooks": (
@@ -469,6 +514,8 @@ class Value(NamedTuple):
         if isinstance(self.value, dict):
             texts = [each for each in self.value.values() if isinstance(each, str)]
             return SETTINGS["description"].join(self.value) if texts else format_settle(self.value)
+        if type(self.value) is tuple:
+            return ", ".join(self.value)
         if isinstance(self.value, bool):
             return str(self.value).lower()
         return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -232,29 +233,32 @@ def test_a_client_that_does_not_read_is_disconnected(make_service: Callable[...,
     assert service.request().status == 200
 
 
-def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..., ServiceProcess]) -> None:
-    service = make_service("--max-connections", "5", "--max-connections-per-address", "3")
+def test_connections_are_limited_by_address(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--max-connections", "40", "--max-connections-per-address", "3")
 
-    def is_served(line: Line) -> bool:
-        try:
-            return line.exchange(POLL).status == 404  # this address is no VM's
-        except ConnectionError:
-            return False
+    def connect(address: str = "127.0.0.8") -> Line:
+        line = stack.enter_context(Line(service, address))
+        assert line.exchange(POLL).status == 404  # this address is no VM's
+        return line
 
-    def count(address: str, number: int) -> list[bool]:
-        lines.extend(Line(service, address) for _ in range(number))
-        return [is_served(line) for line in lines[-number:]]
+    with ExitStack() as stack:
+        first, *others = [connect() for _ in range(4)]
+        assert first.rest() == b""  # it was idle the longest
+        for line in others:
+            line.exchange(POLL)
+            line.send(POLL[:-2])
+        connect("127.0.0.9")  # the service has read what the others sent before
+        assert 'closed_total{limit="address",plane="metadata"} 1.0\n' in metrics(service)
+        with pytest.raises(ConnectionError):
+            connect()  # none of the others is idle
+        assert 'refused_total{limit="address",plane="metadata"} 1.0\n' in metrics(service)
+        for line in others:
+            assert line.exchange(POLL[-2:]).status == 404
+        assert connect()
 
-    lines: list[Line] = []
-    assert count("127.0.0.8", 4) == [True] * 3 + [False]
-    assert count("127.0.0.9", 3) == [True] * 2 + [False]
-    for line in lines:
-        line.socket.close()
-    while not count("127.0.0.8", 1)[0]:  # until the service has seen that the others are closed
-        lines[-1].socket.close()
-    lines[-1].socket.close()
-    service.stop()  # then all of its log is here
-    assert "address_connection_limit_reached: A client address has the maximum number of connections" in service.output
+
+def metrics(service: ServiceProcess) -> str:
+    return service.control("GET", "/metrics").body.decode()
 
 
 @pytest.mark.parametrize("size", [2000, 40_000])

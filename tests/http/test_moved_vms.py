@@ -140,3 +140,63 @@ def test_an_address_that_another_vm_takes_over_shows_that_vms_document(
         assert [named(line) for _ in range(3)] == [["new-0"]] * 3
         assert line.exchange(NAME).body == b"new-0"
         assert [named(line) for _ in range(3)] == [["new-0"]] * 3
+
+
+# --- A change between the beginning and the end of a request ------------------------------------------
+
+
+def approval_of(event: dict[str, str]) -> bytes:
+    return request("POST", TARGET, TRUE, json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
+
+
+def test_a_half_sent_approval_is_decided_by_the_caller_at_its_end(service: ServiceProcess, lines: list[Line]) -> None:
+    (old,) = service.document(source="127.0.0.2")["Events"]
+    (new,) = service.document(source="127.0.0.3")["Events"]
+    for line, event in zip(lines, (old, new, old), strict=True):
+        line.send(approval_of(event)[:-10])
+        named_by_another(service)
+    apply(service, MOVED)
+    lines[0].send(approval_of(old)[-10:])
+    assert lines[0].read_response().status == 400
+    assert service.document(source="127.0.0.2")["Events"] == [old]
+    lines[1].send(approval_of(new)[-10:])
+    assert lines[1].read_response().status == 200
+    assert service.document(source="127.0.0.3")["Events"][0]["EventStatus"] == "Started"
+    apply(service, REMOVED)
+    lines[2].send(approval_of(old)[-10:])
+    assert lines[2].read_response().status == 404
+
+
+def named_by_another(service: ServiceProcess) -> None:
+    """The service has read what was sent before: it answers another connection."""
+    service.document(source="127.0.0.2")
+
+
+def test_a_delayed_approval_is_decided_by_the_caller_at_its_end(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--clock", "virtual", "--allow-faults", fleet=FLEET)
+    service.document(source="127.0.0.2")
+    event = service.request_operation("restart", "old-0")["events"][0]["id"]
+    service.control("POST", "/v1/faults", {"kind": "slow", "vm": "mover", "delay": "10m", "method": "POST"})
+    with Line(service) as line:
+        line.send(approval_of({"EventId": event}))
+        while service.list_all("/v1/faults"):  # until it waits
+            pass
+        apply(service, MOVED)
+        service.stop()  # ends the wait
+        assert line.read_response().status == 400
+
+
+def test_a_delayed_first_get_enables_the_group_of_the_caller_at_its_end(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
+    service = make_service("--clock", "virtual", "--first-get-delay", "1h", fleet=FLEET)
+    with Line(service) as line:
+        assert line.exchange(VERSIONS).status == 200
+        line.send(POLL)
+        assert service.request(target="/metadata/versions").status == 200
+        apply(service, MOVED)
+        service.stop()  # ends the delay
+        assert line.read_response().status == 200
+    service.start("--clock", "virtual")
+    enabled = [row["group"] for row in service.list_all("/v1/history") if row["kind"] == "enabled"]
+    assert enabled == ["new"]

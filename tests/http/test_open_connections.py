@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from email.utils import format_datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from golden.exchange import POLL, Line, request
 
@@ -112,3 +114,16 @@ def test_the_date_follows_the_virtual_clock(make_service: Callable[..., ServiceP
         now = service.advance(length)
         (date,) = dates()
         assert format_datetime(now, usegmt=True) == date
+
+
+def test_a_request_id_says_nothing_about_other_requests(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service(fleet=TWO_VMS)
+    with Line(service) as line:
+        ids = [UUID(line.exchange(POLL).header("x-ms-request-id")) for _ in range(600)]
+    assert len(set(ids)) == len(ids)
+    assert {each.version for each in ids} == {4}
+    for part in ("time_low", "node"):  # the first and the last digits
+        values = [getattr(each, part) for each in ids]
+        steps = [after - before for before, after in pairwise(values)]
+        assert len(set(values)) > 590
+        assert 200 < sum(step > 0 for step in steps) < 400, "they neither grow nor shrink"

@@ -311,16 +311,53 @@ async def test_pipelined_requests_wait_for_the_response_before_them() -> None:
 @pytest.mark.parametrize(
     "few", [{"max_connections": 2}, {"max_connections_per_address": 2}], ids=["in all", "from one address"]
 )
-async def test_there_is_a_limit_to_connections(few: dict[str, int]) -> None:
+async def test_a_new_connection_replaces_the_one_that_has_been_idle_the_longest(few: dict[str, int]) -> None:
     async with running(replace(LIMITS, **few)) as service:
         first, second = await service.client(), await service.client()
+        assert await second.is_answered()
+        move_on(A_BIT)
         assert await first.is_answered()
-        assert await second.is_answered()
+        assert await (await service.client()).is_answered()
+        assert await second.rest() == b""
+        assert await first.is_answered()
+        assert len(service.server.connections) == 2
+        assert sum(service.server.connections.closed.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "few", [{"max_connections": 4}, {"max_connections_per_address": 4}], ids=["in all", "from one address"]
+)
+async def test_a_new_connection_is_refused_while_none_is_idle(few: dict[str, int]) -> None:
+    async with running(replace(LIMITS, **few)) as service:
+        busy = [await service.client() for _ in range(4)]
+        busy[0].send(GET % b"feed")
+        await busy[0].reader.readuntil(b"row\r\n")
+        busy[1].send(POST % b"" + b"#")
+        busy[2].send(GET % b"large")  # not read
+        busy[3].send(GET % b"waits" + GET % b"")
+        while len(service.application.scopes) < 4:
+            await turn()
         assert await (await service.client()).rest() == b""
-        first.writer.close()
-        while not await accepted(service):  # as soon as the service has noticed that the first is gone
-            pass
-        assert await second.is_answered()
+        assert sum(service.server.connections.refused.values()) == 1
+        service.application.may_end.set()
+        assert await busy[3].answer() == (200, b"")
+        assert await busy[3].answer() == (200, b"")
+        assert await accepted(service)
+
+
+async def test_a_tls_handshake_counts_as_a_connection(tmp_path: Path) -> None:
+    pem = tmp_path / "both.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
+    limits = replace(LIMITS, max_connections=3, handshake_seconds=10_000)
+    async with running(limits, Certificate(str(pem), "")) as service:
+        silent = [await service.client() for _ in range(3)]
+        assert await (await service.client()).rest() == b""
+        silent[0].writer.close()
+        while len(service.server.connections) == 3:
+            await turn()
+        move_on(limits.handshake_seconds)
+        for client in silent[1:]:
+            assert await client.rest() == b""
 
 
 async def accepted(service: Service) -> bool:
@@ -408,7 +445,7 @@ async def test_a_stop_does_not_wait_for_idle_clients() -> None:
         assert [await one.rest() for one in (client, half, dropped)] == [b"", b"", b""]
 
 
-async def test_a_stop_rejects_a_client_whose_tls_handshake_ends_late(tmp_path: Path) -> None:
+async def test_a_stop_ends_tls_handshakes(tmp_path: Path) -> None:
     authority, pem, trusting = trustme.CA(), tmp_path / "both.pem", ssl.create_default_context()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
     authority.configure_trust(trusting)
@@ -419,8 +456,8 @@ async def test_a_stop_rejects_a_client_whose_tls_handshake_ends_late(tmp_path: P
         await feed.reader.readuntil(b"row\r\n")
         stop = asyncio.create_task(service.server.stop())
         await turn()
-        await late.writer.start_tls(trusting, server_hostname="127.0.0.1")
-        assert await late.rest() == b""
+        with pytest.raises(ConnectionError):
+            await late.writer.start_tls(trusting, server_hostname="127.0.0.1")
         service.application.may_end.set()
         await stop
 

@@ -26,8 +26,8 @@ from forewarn.control import (
     vms,
     webhooks,
 )
-from forewarn.control.auth import Authenticator
-from forewarn.control.metrics import gauge
+from forewarn.control.auth import Authenticator, HostNames, WrongTokens
+from forewarn.control.metrics import count, gauge
 from forewarn.control.openapi import describe
 from forewarn.control.problems import HANDLERS
 from forewarn.control.routing import Route, starlette_routes
@@ -71,11 +71,19 @@ class Control:
         self._proof_key = proof_key
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine)
-        metrics.add(self._feed_metrics)
+        self.wrong_tokens = WrongTokens()
+        metrics.add(self._own_metrics)
 
-    def _feed_metrics(self) -> list[Metric]:
+    def stop(self) -> None:
+        """End the feeds and the delayed responses."""
+        self.feed.stop()
+        self.wrong_tokens.stop()
+
+    def _own_metrics(self) -> list[Metric]:
+        wrong = {(): self.wrong_tokens.count}
         return [
-            gauge("forewarn_feed_readers", "Clients that are connected to the feed.", [], {(): len(self.feed.readers)})
+            gauge("forewarn_feed_readers", "Clients that are connected to the feed.", [], {(): len(self.feed.readers)}),
+            count("forewarn_wrong_tokens_total", "Requests to the control API with a wrong token.", [], wrong),
         ]
 
     @cached_property
@@ -109,8 +117,8 @@ class Control:
         return JSONResponse(self.description())
 
 
-def control_app(engine: Engine, control: Control) -> ASGIApp:
+def control_app(engine: Engine, control: Control, host_names: HostNames | None = None) -> ASGIApp:
     """Return the ASGI application: authentication, then the routes. Errors are problem details (RFC 9457)."""
     app = Starlette(routes=starlette_routes(control.routes), exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
-    return Authenticator(engine, app)
+    return Authenticator(engine, app, control.wrong_tokens, host_names)

@@ -1,25 +1,29 @@
-"""Authentication by token, and the first admin token.
+"""Access to the control API: the Host header, tokens, and the first admin token.
 
 Only the health routes and the proof work without a token.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import socket
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from forewarn.control.problems import problem
+from forewarn.clock import real_seconds
+from forewarn.control.problems import problem, unauthorized
 from forewarn.core.access import Role, Token, create_token
 from forewarn.core.history import ENGINE
-from forewarn.errors import BadToken, NotPermitted, StoreFailed
-from forewarn.system.logs import get_logger
+from forewarn.errors import BadToken, NotPermitted, StoreFailed, UnknownHostName
+from forewarn.system.addresses import is_ipv4, is_ipv6
+from forewarn.system.logs import OncePerMinute, get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Changes, Draft
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/v1/proof"))
+ANY_HOST_PATHS = frozenset(("/healthz", "/readyz"))
+"""Probes can use any name: these paths reveal nothing but the state and the version."""
 
 
 def hash_of(token: str) -> str:
@@ -36,40 +42,152 @@ def hash_of(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+class HostNames:
+    """The names under which clients can use the control API.
+
+    This protects against DNS rebinding. A web page can let its own name point to this machine, and a browser then lets
+    the page read the responses. The Host header still has the name of the page.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """Take the operator's names. IP addresses, localhost and the names of this machine are always known."""
+        own = socket.gethostname()
+        self._names = frozenset(_plain(name) for name in ("localhost", own, own.partition(".")[0], *names))
+
+    def unknown(self, scope: Scope) -> str | None:
+        """Return the host of a request if it is not known."""
+        for name, value in scope["headers"]:
+            if name == b"host" and not self._knows(host := value.decode("latin-1").strip()):
+                return host
+        return None
+
+    def _knows(self, value: str) -> bool:
+        if value.startswith("["):
+            address, _, port = value[1:].partition("]")
+            return is_ipv6(address) and (not port or port.startswith(":"))
+        host = value.partition(":")[0]
+        return not host or is_ipv4(host) or _plain(host) in self._names
+
+
+def _plain(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+ATTEMPT_SECONDS = 0.2
+"""An address can send a wrong token this often without a delay."""
+FREE_ATTEMPTS = 10
+"""This many more can arrive at once."""
+MAX_DELAY_SECONDS = 5.0
+MAX_ADDRESSES = 1000
+"""Addresses with wrong tokens to remember. The one whose last attempt is the oldest is forgotten first."""
+
+
+class WrongTokens:
+    """Counts wrong tokens, logs them without their value, and delays the responses to them, per address.
+
+    Requests with a valid token are never delayed: colleagues may use the same address.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._busy_until: dict[str, float] = {}
+        """By address: the end of its attempts so far, if each of them took ATTEMPT_SECONDS."""
+        self._warnings = OncePerMinute()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Send all delayed responses now."""
+        self._stopping.set()
+
+    async def slow_down(self, scope: Scope, receive: Receive) -> None:
+        """Record a request with a wrong token. Return when its response can be sent, or the client is gone."""
+        address = (scope.get("client") or ("",))[0]
+        now, self.count = real_seconds(), self.count + 1
+        burst = FREE_ATTEMPTS * ATTEMPT_SECONDS
+        busy_until = max(self._busy_until.pop(address, now), now) + ATTEMPT_SECONDS
+        self._busy_until[address] = min(busy_until, now + burst + MAX_DELAY_SECONDS)
+        if len(self._busy_until) > MAX_ADDRESSES:
+            del self._busy_until[next(iter(self._busy_until))]
+        if self._warnings.allows(address, now):
+            _log.warning("wrong_token", "A request had a wrong token.", address=address)
+        delay = self._busy_until[address] - now - burst
+        if delay > 0:
+            await self._wait(delay, receive)
+
+    async def _wait(self, seconds: float, receive: Receive) -> None:
+        ends = [asyncio.ensure_future(_disconnected(receive)), asyncio.ensure_future(self._stopping.wait())]
+        try:
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class Authenticator:
     """Rejects requests without a valid token, and stores the token in the request's state."""
 
-    def __init__(self, engine: Engine, app: ASGIApp) -> None:
+    def __init__(
+        self, engine: Engine, app: ASGIApp, wrong_tokens: WrongTokens, host_names: HostNames | None = None
+    ) -> None:
+        """Without `host_names`, requests for every host are accepted."""
         self._engine = engine
         self._app = app
+        self._wrong_tokens = wrong_tokens
+        self._host_names = host_names
         self._by_hash: dict[str, Token] | None = None
         engine.subscribe_to_commits(self._on_commit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if self._host_names is not None and scope["path"] not in ANY_HOST_PATHS:
+            host = self._host_names.unknown(scope)
+            if host is not None:
+                await problem(UnknownHostName(host=host), status=421)(scope, receive, send)
+                return
+        if scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         token = self._token(scope)
         if token is None:
-            headers = {"www-authenticate": 'Bearer realm="forewarn"'}
-            await problem(BadToken(), status=401, headers=headers)(scope, receive, send)
+            if _secret(scope):
+                await self._wrong_tokens.slow_down(scope, receive)
+            await unauthorized()(scope, receive, send)
             return
+
+        async def receive_and_check() -> Message:
+            """Check the token again when the body is complete: it may have been revoked in the meantime."""
+            message = await receive()
+            is_complete = message["type"] == "http.request" and not message.get("more_body")
+            if is_complete and self._token(scope) != token:
+                raise BadToken
+            return message
+
         scope.setdefault("state", {})["token"] = token
-        await self._app(scope, receive, send)
+        await self._app(scope, receive_and_check, send)
 
     def _token(self, scope: Scope) -> Token | None:
-        values = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, secret = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
-        if scheme.lower() != b"bearer":
+        secret = _secret(scope)
+        if not secret:
             return None
         if self._by_hash is None:
             self._by_hash = {token.hash: token for token in self._engine.draft().all_tokens()}
-        token = self._by_hash.get(hash_of(secret.strip().decode("latin-1")))
+        token = self._by_hash.get(hash_of(secret.decode("latin-1")))
         return token if token is not None and token.valid_at(self._engine.clock.now()) else None
 
     def _on_commit(self, changes: Changes) -> None:
         if changes.tokens:
             self._by_hash = None
+
+
+def _secret(scope: Scope) -> bytes:
+    """Return the token that the client sent, or nothing."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, secret = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+    return secret.strip() if scheme.lower() == b"bearer" else b""
 
 
 # --- The first token ------------------------------------------------------------------------------

@@ -116,6 +116,9 @@ class ConnectionGuard(asyncio.Protocol):
         self._make_server = make_server
         self._server: HttpProtocol | None = None
         self._transport: asyncio.Transport
+        self.connecting: asyncio.Task[None] | None = None
+        """Creates the transport, with a TLS handshake. None: there is a transport."""
+        self._idle_since = 0.0
         self._request: IncomingRequest | None = None
         """The current request, until it is complete and has its response."""
         self._response_pending = False
@@ -137,13 +140,10 @@ class ConnectionGuard(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
-        peer = transport.get_extra_info("peername")
-        if not self._connections.add(self, peer[0] if peer else ""):
-            transport.abort()
-            return
+        self.connecting = None
         self._server = self._make_server({"guard": self})
         self._server.connection_made(_ServerTransport(self, transport))
-        self._receive_deadline.set(self._limits.idle_seconds)
+        self._start_idle_time()
 
     def data_received(self, data: bytes) -> None:
         self._bytes_received += len(data)
@@ -233,7 +233,11 @@ class ConnectionGuard(asyncio.Protocol):
     def _next_request(self) -> None:
         if self._request is not None and self._request.complete and not self._response_pending:
             self._request = None
-            self._receive_deadline.set(self._limits.idle_seconds)
+            self._start_idle_time()
+
+    def _start_idle_time(self) -> None:
+        self._idle_since = asyncio.get_running_loop().time()
+        self._receive_deadline.set(self._limits.idle_seconds)
 
     def _reject(self, rejected: RequestRejected) -> None:
         """Send an error response, unless the application has started its own, and close the connection."""
@@ -287,7 +291,17 @@ class ConnectionGuard(asyncio.Protocol):
             self._send_deadline.set(self._limits.send_seconds)
 
     def abort(self) -> None:
-        self._transport.abort()
+        if self.connecting is not None:
+            self.connecting.cancel()
+        else:
+            self._transport.abort()
+
+    def idle_time(self) -> float | None:
+        """See Connections: in seconds."""
+        is_busy = self.connecting or self._request or self._unprocessed or self._response_pending or self._is_rejected
+        if is_busy or self._transport.get_write_buffer_size():
+            return None
+        return asyncio.get_running_loop().time() - self._idle_since
 
     def _on_receive_timeout(self) -> None:
         if self._request is None:
@@ -317,12 +331,16 @@ class ConnectionGuard(asyncio.Protocol):
 
     def stop(self) -> None:
         """Accept no further request. The application still finishes the current one."""
-        if self._response_pending and self._server is not None:
+        if self.connecting is not None:
+            self.abort()
+        elif self._response_pending and self._server is not None:
             self._server.shutdown()
         else:
             self.close()
 
     def position(self) -> object | None:
+        if self.connecting is not None:
+            return ()
         unread = self._transport.get_write_buffer_size()
         unsent = self._is_reading and self._request is not None and not self._request.complete
         if not (unread or unsent or self._transport.is_closing()):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
     from forewarn.metadata.server import MetadataServer
+    from forewarn.system.connections import Connections
 
 
 NOTICE_BOUNDS = (0.0, 30.0, 60.0, 300.0, 600.0, 900.0, 3600.0, 86400.0, 604800.0)
@@ -107,6 +108,26 @@ def metadata_metrics(metadata: MetadataServer) -> Iterable[Metric]:
     yield gauge(
         "forewarn_long_polls", "Number of long polls that wait for a change.", [], {(): metadata.long_polls.count}
     )
+
+
+def connection_metrics(planes: Mapping[str, Connections[Any]]) -> Iterable[Metric]:
+    """Metrics of the connections to the metadata service and to the control API."""
+    now = {(plane,): len(connections) for plane, connections in planes.items()}
+    yield gauge("forewarn_connections", "Number of open connections.", ["plane"], now)
+    maximum = {(plane,): connections.maximum for plane, connections in planes.items()}
+    yield gauge("forewarn_max_connections", "Maximum number of connections. 0: no limit.", ["plane"], maximum)
+    closed, refused = (
+        {
+            (plane, limit): number
+            for plane, connections in planes.items()
+            for limit, number in getattr(connections, name).items()
+        }
+        for name in ("closed", "refused")
+    )
+    help_text = "Idle connections that were closed to make room for new ones, by the limit: of an address, or in total."
+    yield count("forewarn_connections_closed_total", help_text, ["plane", "limit"], closed)
+    help_text = "New connections that were refused, by the limit: of an address, or in total."
+    yield count("forewarn_connections_refused_total", help_text, ["plane", "limit"], refused)
 
 
 def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:

@@ -24,6 +24,7 @@ _PROBLEMS = {
     403: "The role of the token does not allow this.",
     404: "The resource does not exist.",
     409: "The request conflicts with the current state.",
+    421: "The Host header has a name that is not a name of this service.",
     503: "The service cannot do this now. Try again later.",
 }
 _PARAMETERS = re.compile(r"{(\w+)}").findall

@@ -14,6 +14,7 @@ from forewarn.errors import (
     BadOption,
     BadParameter,
     BadRequestBody,
+    BadToken,
     Conflict,
     Forbidden,
     ForewarnError,
@@ -104,8 +105,15 @@ def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
     return f"/{member}"
 
 
+def unauthorized() -> Response:
+    """Return the response to a request without a valid token."""
+    return problem(BadToken(), status=401, headers={"www-authenticate": 'Bearer realm="forewarn"'})
+
+
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ForewarnError)  # noqa: S101 - registered for this class only
+    if isinstance(error, BadToken):
+        return unauthorized()
     return problem(error, body=getattr(request.state, "body", None))
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 CHECK_INTERVAL_SECONDS = 60
+ACCEPT_RETRY_SECONDS = 1.0
 
 
 class Certificate:
@@ -116,25 +117,51 @@ class ControlServer:
                 timeout_keep_alive=math.ceil(self._limits.idle_seconds + self._limits.header_seconds),
             )
         )
-        self._connections: Connections[ConnectionGuard] = Connections("control API", self._limits)
-        self._asyncio_server: asyncio.Server | None = None
+        self.connections: Connections[ConnectionGuard] = Connections("control API", self._limits)
+        self._accepting: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         config = self._uvicorn.config
         config.load()
         self._tasks.append(asyncio.create_task(self._uvicorn.main_loop()))  # updates the date header of responses
-        tls: dict[str, Any] = {}
         if self._certificate is not None:
             self._tasks.append(asyncio.create_task(self._certificate.watch()))
-            tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": self._limits.handshake_seconds}
+        self.listener.setblocking(False)
         start_listening(self.listener, config.backlog)
-        self._asyncio_server = await asyncio.get_running_loop().create_server(
-            lambda: ConnectionGuard(self._limits, self._connections, self._make_protocol),
-            sock=self.listener,
-            backlog=config.backlog,
-            **tls,
-        )
+        self._accepting = asyncio.create_task(self._accept())
+        # Not earlier: the loop must have stopped watching the socket.
+        self._accepting.add_done_callback(lambda _: self.listener.close())
+
+    async def _accept(self) -> None:
+        """Accept connections. They count from here on: `create_server` hides those in a TLS handshake."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(self.listener)
+            except OSError as error:  # for example, the limit of open files is reached
+                _log.warning("accept_failed", "Cannot accept a connection; retrying.", error=str(error))
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+                continue
+            guard = ConnectionGuard(self._limits, self.connections, self._make_protocol)
+            if self.connections.add(guard, peer[0]):
+                guard.connecting = asyncio.create_task(self._connect(guard, accepted))
+            else:
+                accepted.close()
+            await asyncio.sleep(0)  # other tasks get their turn, however many clients connect
+
+    async def _connect(self, guard: ConnectionGuard, accepted: socket.socket) -> None:
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": self._limits.handshake_seconds}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: guard, accepted, **tls)
+        except OSError:
+            pass  # the client has disconnected, or the handshake failed
+        finally:
+            if guard.connecting is not None:
+                self.connections.remove(guard)
+                accepted.close()
 
     def _make_protocol(self, state: dict[str, Any]) -> HttpProtocol:
         make: Any = self._uvicorn.config.http_protocol_class
@@ -145,14 +172,15 @@ class ControlServer:
 
     async def stop(self) -> None:
         """Accept no further requests, and finish those in progress."""
-        if self._asyncio_server is not None:
-            self._asyncio_server.close()
-        self.listener.close()
-        for guard in self._connections.close():
+        if self._accepting is not None:
+            self._accepting.cancel()
+        else:
+            self.listener.close()
+        for guard in self.connections.close():
             guard.stop()
         try:
             async with asyncio.timeout(self._limits.stop_seconds):
-                await self._connections.drain()
+                await self.connections.drain()
                 # The application may still have work to do after its client has disconnected.
                 if self._uvicorn.server_state.tasks:
                     await asyncio.wait(self._uvicorn.server_state.tasks)
@@ -160,6 +188,8 @@ class ControlServer:
             self._abort_requests()
         for task in self._tasks:
             task.cancel()
+        if self._accepting is not None:
+            await asyncio.wait([self._accepting])
 
     def _abort_requests(self) -> None:
         tasks = list(self._uvicorn.server_state.tasks)
@@ -168,7 +198,7 @@ class ControlServer:
             "The graceful stop took too long. Cancelling the remaining requests to the control API.",
             count=len(tasks),
         )
-        for guard in self._connections.all():
+        for guard in self.connections.all():
             guard.abort()
         for task in tasks:
             task.cancel()

@@ -51,7 +51,7 @@ class InjectedFaults:
             return self._routes.respond(request)
         kind = fault.spec.kind
         if kind in DAMAGING_FAULTS:
-            return self._damage(fault, request, caller)
+            return self._damage(fault, request)
         self._faults.count_hit(fault.id)
         if kind == "slow":
             return self._slow(fault, request)
@@ -62,9 +62,10 @@ class InjectedFaults:
 
     async def _slow(self, fault: Fault, request: MetadataRequest) -> Result:
         await self._wait(fault)
+        request.caller = request.connection.find_caller()
         return self._routes.respond(request)
 
-    async def _damage(self, fault: Fault, request: MetadataRequest, caller: Caller) -> Result:
+    async def _damage(self, fault: Fault, request: MetadataRequest) -> Result:
         """Damage the correct response if it is a document. Other responses do not use up the fault."""
         kind = fault.spec.kind
         if kind == "stale":  # with the client's tag, the route would respond 304
@@ -73,6 +74,9 @@ class InjectedFaults:
         response = self._routes.respond(request)
         while isinstance(response, Awaitable):
             response = await response
+        caller = request.connection.find_caller()
+        if caller is None:
+            return rendered(fixed_responses.NOT_A_VM)
         previous = self._faults.previous_document(caller.scope) if kind == "stale" else None
         if not isinstance(response, RenderedResponse) or response.status != 200 or request.method != "GET":
             return response

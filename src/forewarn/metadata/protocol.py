@@ -533,6 +533,12 @@ class MetadataConnection(asyncio.Protocol):
             else:
                 self.close()
 
+    def idle_time(self) -> float | None:
+        """See Connections: in rounds of the sweeper."""
+        if not self._is_idle or self.transport.get_write_buffer_size():
+            return None
+        return self._idle_rounds
+
     # --- The server stops -----------------------------------------------------------------------------
 
     def shut_down(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import os
 from email.utils import format_datetime
 from functools import lru_cache
 from http import HTTPStatus
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
 
 from forewarn import __version__
 from forewarn.errors import ForewarnError, Unavailable, UnknownVM
@@ -20,21 +22,24 @@ if TYPE_CHECKING:
     from forewarn.ports import Clock
 
 
-# The last three hex digits of a request id, with the line end. Each response takes the next.
-_ENDINGS = tuple(b"%03x\r\n" % number for number in range(4096))
+_BATCH = 256
+"""Request ids prepared at a time."""
+_RANDOM_PARTS = Struct("8s12s")
+"""The hex digits of the first and of the last part of a GUID."""
 
 
 class CommonHeaders:
     """The date and request-id header lines, prepared in advance.
 
     Formatting a date and a GUID for each response would cost more than the rest of it. The date is refreshed every
-    second, and when a virtual clock moves. A request id is a random prefix and a counter.
+    second, and when a virtual clock moves. 80 bits of a request id are random, so the ids of one client say nothing
+    about how many requests other clients send. The other bits are random for each refresh.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._id_start = str(uuid.uuid4())[:24]
-        self._blocks = 0
+        self._template = b""
+        """The two lines, without the random parts of the id. Empty: the date may have changed."""
         self._ready: Iterator[bytes] = iter(())
 
     def next(self) -> bytes:
@@ -45,6 +50,7 @@ class CommonHeaders:
 
     def refresh(self) -> None:
         """Drop the prepared lines, because the date may have changed."""
+        self._template = b""
         self._ready = iter(())
 
     async def keep(self) -> None:
@@ -55,10 +61,11 @@ class CommonHeaders:
             self.refresh()
 
     def _refill(self) -> bytes:
-        self._blocks += 1
-        date = format_datetime(self._clock.now(), usegmt=True)
-        start = f"date: {date}\r\nx-ms-request-id: {self._id_start}{self._blocks:09x}".encode()
-        self._ready = map(start.__add__, _ENDINGS)
+        if not self._template:
+            date = format_datetime(self._clock.now(), usegmt=True)
+            self._template = f"date: {date}\r\nx-ms-request-id: %b{str(uuid4())[8:24]}%b\r\n".encode()
+        digits = os.urandom(_BATCH * _RANDOM_PARTS.size // 2).hex().encode()
+        self._ready = map(self._template.__mod__, _RANDOM_PARTS.iter_unpack(digits))
         return next(self._ready)
 
 

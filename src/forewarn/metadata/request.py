@@ -101,7 +101,7 @@ class MetadataRequest:
         self.keep_alive = keep_alive
         self.content_length = content_length
         self.caller: Caller | None = None
-        """The calling VM, looked up when processing of the request started."""
+        """The calling VM, looked up when processing of the request started, and again after a wait."""
         self.poll: Poll | None = None
         self.tracking: VMTracking | None = None
         """Delivery tracking of the caller, while the request is in progress and tracking is on."""

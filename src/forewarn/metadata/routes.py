@@ -204,7 +204,9 @@ class Routes:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_seconds):
                     await self.stopping.wait()
-        await self._engine.enable(caller.scope, by=caller.vm)
+        vm = self._engine.fleet.vms.get(caller.vm)
+        if vm is not None and self._engine.fleet.scope_of(vm) == caller.scope:  # otherwise it has left the scope
+            await self._engine.enable(caller.scope, by=caller.vm)
 
     def approve(self, request: MetadataRequest) -> Result:
         """Approve the events that the body names. Called again when the body is complete."""
@@ -214,7 +216,8 @@ class Routes:
             return rendered(fixed_responses.MALFORMED)
         if not request.body_complete:
             return NEEDS_BODY
-        caller = request.caller
+        # The fleet may have changed since the head arrived.
+        caller = request.caller = request.connection.find_caller()
         if caller is None:
             return rendered(fixed_responses.NOT_A_VM)
         try:

@@ -168,6 +168,7 @@ class MetadataServer:
         self.close_departed(fleet)
         for address, listener in reserved.items():
             self._vm_listeners[address] = await self._listen_on(address, listener)
+            self._count_listeners()
 
     async def listen_for_vm(self, vm: str) -> str:
         """Listen for this VM on a free port, independent of the fleet file. Return the address."""
@@ -175,6 +176,7 @@ class MetadataServer:
         address = address_of(listener)
         self.callers.extra_listeners[address] = vm
         self._extra_servers.append(await self._listen_on(address, listener))
+        self._count_listeners()
         return address
 
     async def _listen_on(self, address: str, listener: socket.socket) -> asyncio.AbstractServer:
@@ -187,3 +189,8 @@ class MetadataServer:
         addresses = set(fleet.listeners())
         for address in [address for address in self._vm_listeners if address not in addresses]:
             self._vm_listeners.pop(address).close()
+        self._count_listeners()
+
+    def _count_listeners(self) -> None:
+        """A listener needs a file descriptor, as a connection does."""
+        self.connections.used_places = len(self._vm_listeners) + len(self._extra_servers)

@@ -86,6 +86,23 @@ class EventLogger:
             self._logger.log(level, message, exc_info=exc_info, extra=extra, stacklevel=3)
 
 
+class OncePerMinute:
+    """Limits repeated lines: one per key and minute. Clients cannot fill the log or the memory with new keys."""
+
+    def __init__(self, max_keys: int = 100) -> None:
+        self._max_keys = max_keys
+        self._allowed_at: dict[str, float] = {}
+
+    def allows(self, key: str, now: float) -> bool:
+        """Return whether to log a line about this key. `now` is in seconds of a monotonic clock."""
+        while self._allowed_at and now - next(iter(self._allowed_at.values())) >= 60.0:
+            del self._allowed_at[next(iter(self._allowed_at))]
+        if key in self._allowed_at or len(self._allowed_at) >= self._max_keys:
+            return False
+        self._allowed_at[key] = now
+        return True
+
+
 def get_logger(name: str) -> EventLogger:
     """Return the event logger of a module; `name` is its `__name__`."""
     return EventLogger(logging.getLogger(name))

@@ -18,8 +18,11 @@ def open_socket(address: str) -> socket.socket:
     except ValueError as error:
         raise CannotListen(address=address, problem=str(error)) from None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is given.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # asyncio sets TCP_NODELAY only if the protocol is given.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    except OSError as error:
+        raise CannotListen(address=address, problem=_describe_error(error, host, port)) from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -46,6 +49,8 @@ def _describe_error(error: OSError, host: str, port: int) -> str:
         return f"this machine does not have this address. Add it first, for example: ip address add {host}/32 dev lo"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"port {port} needs root or CAP_NET_BIND_SERVICE."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "the limit of open files is reached. Raise it, for example with LimitNOFILE= in the systemd unit."
     if isinstance(error, socket.gaierror):
         return f"{host!r} does not resolve to an address of this machine."
     return str(error)

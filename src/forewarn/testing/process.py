@@ -67,6 +67,9 @@ class ServiceProcess(ServiceClient):
     `with ServiceProcess().start("--clock", "virtual") as service:` always ends the process.
     """
 
+    command: tuple[str, ...] = COMMAND
+    """The program that is started. A subclass can start it in another way."""
+
     def __init__(self, folder: Path | str | None = None) -> None:
         self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="forewarn-")
         self.folder = Path(folder or (self._own_folder.name if self._own_folder else ""))
@@ -109,7 +112,7 @@ class ServiceProcess(ServiceClient):
             **variables,
         }
         self.process = subprocess.Popen(  # noqa: S603 - it is this very program
-            [*COMMAND, "up", *arguments],
+            [*self.command, "up", *arguments],
             env={**inherited, **self._environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
