@@ -56,7 +56,10 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> list[Block]:
-    text = page.read_text()
+    return blocks_in(page.read_text())
+
+
+def blocks_in(text: str) -> list[Block]:
     found = []
     for fence in _FENCE.finditer(text):
         comment = _COMMENT_BEFORE.search(text[: fence.start()])
