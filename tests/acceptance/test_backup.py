@@ -285,3 +285,10 @@ def test_on_a_terminal_it_asks_first(
     assert "Replace the database in" in os.read(ours, 10_000).decode()
     assert bool(list(Path(service.data).glob("*.before-restore-1"))) is replaced
     assert list(Path(service.data).glob(".*")) == []
+
+
+def test_without_a_folder_the_running_service_is_backed_up(service: ServiceProcess, file: Path) -> None:
+    elsewhere = {"FOREWARN_DATA": ""}  # the default folder of this user has no database
+    forewarn(service, "backup", file, **elsewhere)
+    assert "history up to row" in forewarn(service, "backup", file, "--service", "data", **elsewhere)
+    assert "No service named 'other'" in forewarn(service, "backup", file, "--service", "other", code=3, **elsewhere)

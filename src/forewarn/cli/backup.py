@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-from forewarn.cli.output import print_json
+from forewarn.cli.output import print_json, service_option
+from forewarn.cli.selection import check_options, default_services, find_service
 from forewarn.cli.settings import resolve_settings
 from forewarn.errors import BadOption
 from forewarn.settings import MEMORY
@@ -26,7 +27,19 @@ def data_folder(data: str | None, server: str | None) -> str:
     if server is not None:
         problem = "the command needs the files of the service. Run it on the machine of the service, with --data DIR."
         raise BadOption(name="--server", value=server, problem=problem)
-    folder = str(resolve_settings(None, {"data": data})["data"].value)
+    return _on_disk(str(resolve_settings(None, {"data": data})["data"].value))
+
+
+def running_data_folder(service: str | None, data: str | None, server: str | None) -> str:
+    """Return the data folder of the selected service, or of the only one that runs. Otherwise as `data_folder`."""
+    check_options(service, data, server)
+    service = service or (None if data or server else os.environ.get("FOREWARN_SERVICE"))
+    if service or not (data or server or os.environ.get("FOREWARN_SERVER") or not default_services()):
+        return _on_disk(find_service(service, None).data)
+    return data_folder(data, server)
+
+
+def _on_disk(folder: str) -> str:
     if folder == MEMORY:
         problem = "a service in memory has no files. Start the service with a data folder: forewarn up --data DIR"
         raise BadOption(name="--data", value=folder, problem=problem)
@@ -52,10 +65,11 @@ def clean_up_on_signals() -> None:
     default=1,
     help="Keep N backups: FILE is the newest, FILE.1 the one before it, and so on.  [default: 1]",
 )
+@service_option
 @data_option
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(file: str, keep: int, data: str | None, server: str | None, as_json: bool) -> None:
+def command(file: str, keep: int, service: str | None, data: str | None, server: str | None, as_json: bool) -> None:
     """Write a backup of the database, also while the service runs.
 
     The backup has everything up to the moment at which the command begins: fleet, events, history, tokens and webhooks.
@@ -71,7 +85,7 @@ def command(file: str, keep: int, data: str | None, server: str | None, as_json:
     from forewarn.assembly import back_up  # the web server takes a while to load
 
     clean_up_on_signals()
-    folder = data_folder(data, server)
+    folder = running_data_folder(service, data, server)
     found = back_up(folder, file, keep)
     if as_json:
         print_json(found._asdict())

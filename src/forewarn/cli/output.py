@@ -30,6 +30,11 @@ _PIPED_WIDTH = 240
 """Output to a file or a pipe is not cut to the width of a terminal."""
 
 
+service_option = click.option(
+    "--service", metavar="NAME", help="Name of a service on this machine.  [env: FOREWARN_SERVICE]"
+)
+
+
 def service_command(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command that uses a running service. The command gets a client for it."""
     function = _checking_responses(function)
@@ -44,9 +49,6 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
         function(client=client, **options)
 
     json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    service_option = click.option(
-        "--service", metavar="NAME", help="Name of a service on this machine.  [env: FOREWARN_SERVICE]"
-    )
     data_option = click.option("--data", metavar="DIR", help="Data folder of the service, or :memory:.")
     server_option = click.option(
         "--server",
