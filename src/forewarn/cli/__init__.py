@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forewarn import __version__
 from forewarn.errors import ForewarnError, exit_code, nearest
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SECTIONS = {
     "Test an application": {
@@ -36,11 +39,15 @@ SECTIONS = {
     "Tools": {
         "verify": "Check a Scheduled Events server against the wire contract.",
         "settings": "Show every setting and the origin of its value.",
+        "completion": "Print a script that completes commands and options in your shell.",
     },
 }
 """The commands, by kind of user. Each help text is also the first line of the command's own help."""
 
 NOUNS = {noun: text for section in SECTIONS.values() for noun, text in section.items()}
+
+
+PROGRAM = "forewarn"
 
 
 class Nouns(click.Group):
@@ -51,11 +58,20 @@ class Nouns(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in NOUNS:
+            if ctx.resilient_parsing:
+                return None  # a shell asks for completions of a line that is wrong
             hint = nearest(cmd_name, NOUNS)
             ctx.fail(f"Unknown command {cmd_name!r}.{hint}")
         command = import_module(f"forewarn.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command without an import of all commands."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(noun, help=text) for noun, text in NOUNS.items() if noun.startswith(incomplete)]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -79,7 +95,7 @@ class Nouns(click.Group):
     options_metavar="[--version] [--help]",
     subcommand_metavar="COMMAND [OPTIONS]",
 )
-@click.version_option(__version__, prog_name="forewarn")
+@click.version_option(__version__, prog_name=PROGRAM)
 def root() -> None:
     """\b
     Notify VMs before maintenance, with the protocol of Azure Scheduled Events.
@@ -90,7 +106,7 @@ def root() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command. An error is printed as one line, and its family decides the exit code."""
     try:
-        return root.main(arguments, prog_name="forewarn")
+        return root.main(arguments, prog_name=PROGRAM)
     except ForewarnError as error:
         click.echo(f"forewarn: {error}", err=True)
         sys.exit(exit_code(error))

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forewarn.cli.client import ControlClient
+from forewarn.cli.completion import complete_by_metavar
 from forewarn.core.durations import format_relative_time, format_time, from_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,12 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
         function(client=ControlClient(data, server, token_file), **options)
 
     json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    data_option = click.option("--data", metavar="DIR", help="Data folder of the service.  [env: FOREWARN_DATA]")
+    data_option = click.option(
+        "--data",
+        metavar="DIR",
+        shell_complete=complete_by_metavar,
+        help="Data folder of the service.  [env: FOREWARN_DATA]",
+    )
     server_option = click.option(
         "--server",
         metavar="URL",
@@ -43,6 +49,7 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
     token_option = click.option(
         "--token-file",
         metavar="FILE",
+        shell_complete=complete_by_metavar,
         help="File with the access token.  [env: FOREWARN_TOKEN_FILE]",
     )
     return data_option(server_option(token_option(json_option(with_client))))
