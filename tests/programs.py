@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,18 @@ def need(*programs: str) -> None:
     """Skip the test if a program is missing. In CI that is a failure."""
     missing = [program for program in programs if shutil.which(program, path=SEARCHED) is None]
     without(f"needs {', '.join(missing)}: see script/peers" if missing else "")
+
+
+def installed_pythons() -> dict[str, str]:
+    """Return every Python that is installed, by its version: those on the path, and those of pyenv."""
+    found = {"{}.{}".format(*sys.version_info): sys.executable}
+    for minor in (10, 12, 13, 14):
+        places = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python3"))
+        program = str(places[-1]) if places else shutil.which(f"python3.{minor}")
+        # What pyenv puts on the path may stand for a version that it does not have.
+        if program and subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
+            found[f"3.{minor}"] = program
+    return found
 
 
 def need_root() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +17,7 @@ from forewarn.agent.cli.bundle import closure, make_bundle
 from forewarn.agent.cli.main import main
 from forewarn.agent.handlers.loader import kinds
 from forewarn.agent.status_server import connect
+from programs import installed_pythons
 
 if TYPE_CHECKING:
     from forewarn.testing import Service
@@ -44,19 +44,7 @@ EVENT = {
 }
 
 
-def pythons() -> dict[str, str]:
-    """Every Python that is here, by its version: those of the path, and those that pyenv has."""
-    found = {"{}.{}".format(*sys.version_info): sys.executable}
-    for minor in (10, 12, 13, 14):
-        places = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python3"))
-        program = str(places[-1]) if places else shutil.which(f"python3.{minor}")
-        # What pyenv puts on the path may stand for a version that it does not have.
-        if program and subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
-            found[f"3.{minor}"] = program
-    return found
-
-
-PYTHONS = pythons()
+PYTHONS = installed_pythons()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from doc_pages import ROOT, blocks
+from forewarn.cli import NOUNS
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.operations import CAUSES
@@ -81,6 +82,19 @@ def test_the_example_of_the_settings_file_is_valid(tmp_path: Path) -> None:
     settle = found["settle"].value
     assert {cause: f"{settle[cause].total_seconds() / 60:g}m" for cause in wanted["settle"]} == wanted["settle"]
     assert found["description"].value.items() >= wanted["description"].items()
+
+
+# --- Man pages ------------------------------------------------------------------------------------
+
+
+def test_every_command_has_a_man_page_that_groff_accepts() -> None:
+    need("groff")
+    pages = sorted((ROOT / "docs" / "man").iterdir())
+    assert [page.name for page in pages] == sorted(["forewarn.1", *(f"forewarn-{noun}.1" for noun in NOUNS)])
+    for page in pages:
+        done = run("groff", "-man", "-Tutf8", "-ww", page)
+        assert (done.stderr, done.returncode) == ("", 0), page
+        assert "Forewarn manual" in done.stdout
 
 
 # --- The diagram ----------------------------------------------------------------------------------

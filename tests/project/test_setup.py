@@ -19,7 +19,8 @@ case "$*" in
 -VV) echo "Python 3.99" ;;
 "-m venv "*)
   [ -z "$BROKEN" ] || exit 1
-  mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/forewarn" ;;
+up*) echo "forewarn $*" ;;
 *) echo "$*" >>asked ;;
 esac
 """
@@ -31,14 +32,18 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "script").mkdir()
-        shutil.copy(ROOT / "script" / "setup", folder / "script" / "setup")
+        for name in ("setup", "server"):
+            shutil.copy(ROOT / "script" / name, folder / "script" / name)
         shutil.copy(ROOT / "pyproject.toml", folder / "pyproject.toml")
         (folder / "python").write_text(PYTHON)
         (folder / "python").chmod(0o755)
 
     def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self.run("setup", *arguments, **variables)
+
+    def run(self, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHON": str(self.folder / "python"), **variables}
-        command = [str(self.folder / "script" / "setup"), *arguments]
+        command = [str(self.folder / "script" / script), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     @property
@@ -62,6 +67,12 @@ def test_it_installs_test_dependencies_only_on_request(project: Project) -> None
     for extra in ((), ("test",), (), ("test",)):
         assert project.setup(*extra).returncode == 0
     assert project.installed == [".", ".[test]"]
+
+
+def test_the_server_needs_only_the_product(project: Project) -> None:
+    done = project.run("server", "--speed", "60")
+    assert done.stdout == "forewarn up --fleet examples/demo.toml --speed 60\n"
+    assert project.installed == ["."]
 
 
 def test_it_installs_again_after_a_change_of_the_dependencies(project: Project) -> None:

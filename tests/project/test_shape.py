@@ -107,7 +107,7 @@ def imported_modules(module: Path) -> Iterator[tuple[str, int]]:
     """The modules of Forewarn that a module imports, with what it takes from them and the line."""
     for name, line in imported(module):
         package, _, rest = name.partition(".")
-        if package == "forewarn" and rest not in ("", "__version__"):
+        if package == "forewarn" and rest not in ("", "__version__", "vendored.tomllib"):
             yield rest, line
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from forewarn import __version__
 from forewarn.errors import ForewarnError, exit_code, nearest
 from forewarn.system.printable import printable, printable_output
 from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SECTIONS = {
     "Test an application": {
@@ -42,11 +45,15 @@ SECTIONS = {
     "Tools": {
         "verify": "Check a Scheduled Events server against the wire contract.",
         "settings": "Show every setting and the origin of its value.",
+        "completion": "Print a script that completes commands and options in your shell.",
     },
 }
 """The commands, by kind of user. Each help text is also the first line of the command's own help."""
 
 NOUNS = {noun: text for section in SECTIONS.values() for noun, text in section.items()}
+
+
+PROGRAM = "forewarn"
 
 
 class Nouns(click.Group):
@@ -57,11 +64,20 @@ class Nouns(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in NOUNS:
+            if ctx.resilient_parsing:
+                return None  # a shell asks for completions of a line that is wrong
             hint = nearest(cmd_name, NOUNS)
             ctx.fail(f"Unknown command {cmd_name!r}.{hint}")
         command = import_module(f"forewarn.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command without an import of all commands."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(noun, help=text) for noun, text in NOUNS.items() if noun.startswith(incomplete)]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -85,7 +101,7 @@ class Nouns(click.Group):
     options_metavar="[--version] [--help]",
     subcommand_metavar="COMMAND [OPTIONS]",
 )
-@click.version_option(__version__, prog_name="forewarn")
+@click.version_option(__version__, prog_name=PROGRAM)
 def root() -> None:
     """\b
     Notify VMs before maintenance, with the protocol of Azure Scheduled Events.
@@ -101,7 +117,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def _run_safely(arguments: list[str] | None) -> Any:
     try:
-        return root.main(arguments, prog_name="forewarn")
+        return root.main(arguments, prog_name=PROGRAM)
     except ForewarnError as error:
         _print_error(str(error))
         sys.exit(exit_code(error))

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from forewarn.cli.client import ControlClient
+from forewarn.cli.completion import complete_by_metavar
 from forewarn.core.durations import format_relative_time, format_time, from_text
 from forewarn.system.printable import printable_json, printable_lines, unguarded
 
@@ -49,7 +50,12 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
         function(client=client, **options)
 
     json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    data_option = click.option("--data", metavar="DIR", help="Data folder of the service, or :memory:.")
+    data_option = click.option(
+        "--data",
+        metavar="DIR",
+        shell_complete=complete_by_metavar,
+        help="Data folder of the service, or :memory:.",
+    )
     server_option = click.option(
         "--server",
         metavar="URL",
@@ -58,6 +64,7 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
     token_option = click.option(
         "--token-file",
         metavar="FILE",
+        shell_complete=complete_by_metavar,
         help="File with the access token.  [env: FOREWARN_TOKEN_FILE]",
     )
     return service_option(data_option(server_option(token_option(json_option(with_client)))))

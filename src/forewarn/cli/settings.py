@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forewarn.cli.completion import complete_by_metavar
 from forewarn.cli.output import print_json, print_table
 from forewarn.settings import SECTIONS, SETTINGS, Value, resolve
 
@@ -28,17 +29,20 @@ class SettingsCommand(click.Command):
 
 def setting_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add an option for each setting."""
-    function = click.option("--config", metavar="FILE", help="TOML file with settings.  [env: FOREWARN_CONFIG]")(
-        function
-    )
+    function = click.option(
+        "--config",
+        metavar="FILE",
+        shell_complete=complete_by_metavar,
+        help="TOML file with settings.  [env: FOREWARN_CONFIG]",
+    )(function)
     for setting in reversed(SETTINGS.values()):
         help_text = setting.help + (f"  [default: {setting.default}]" if setting.default else "")
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"shell_complete": complete_by_metavar}
         if setting.is_switch:
-            more = {"is_flag": False, "flag_value": "true"}
+            more |= {"is_flag": False, "flag_value": "true"}
         if setting.is_repeatable:
             join = setting.separator.join
-            more = {"multiple": True, "callback": lambda *given, join=join: join(given[-1]) if given[-1] else None}
+            more |= {"multiple": True, "callback": lambda *given, join=join: join(given[-1]) if given[-1] else None}
         function = click.option(setting.option, setting.name, metavar=setting.metavar, help=help_text, **more)(function)
     return function
 

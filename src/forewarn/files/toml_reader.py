@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadDuration, BadFleet, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the files of the agent include a copy: see forewarn.agent.cli.bundle
+    from forewarn.vendored import tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

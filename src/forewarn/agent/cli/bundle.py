@@ -74,10 +74,7 @@ def _files(root: Path, module: str) -> Iterator[Path]:
 
 
 OUTPUT = "forewarn-agent.pyz"
-VENDORED = "vendored"
-"""Folder in the bundle with the TOML reader, for Python 3.10, which has none."""
-
-_MAIN = f"""\
+_MAIN = """\
 # Runs the agent. Every Python must be able to parse this file, so that an old one reports that it is too old.
 import sys
 
@@ -99,8 +96,6 @@ if arguments[:1] == ["run"]:
             sys.path[0] = "/proc/self/fd/%d" % number
     except (AttributeError, OSError):
         pass
-# At the end of the path: the standard library's own TOML reader takes precedence.
-sys.path.append(sys.path[0] + "/{VENDORED}")
 
 from forewarn.agent.cli.main import main
 
@@ -143,7 +138,7 @@ def make_bundle() -> bytes:
     bundle = io.BytesIO(b"#!/usr/bin/env python3\n")
     bundle.seek(0, os.SEEK_END)
     with zipfile.ZipFile(bundle, "a") as zipped:
-        for name, content in sorted(_contents().items()):
+        for name, content in sorted({**agent_files(), "__main__.py": _MAIN.encode()}.items()):
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.external_attr = 0o644 << 16
             entry.create_system = 3
@@ -152,22 +147,17 @@ def make_bundle() -> bytes:
     return bundle.getvalue()
 
 
-def _contents() -> dict[str, bytes]:
-    import forewarn
+def agent_files() -> dict[str, bytes]:
+    """Return every file of the agent, by its path: its modules, and a TOML reader for Python 3.10, which has none.
 
-    root = Path(forewarn.__file__ or "").parent
-    files = {name: path.read_bytes() for name, path in closure(root, "agent").items()}
-    version = forewarn.__version__
-    files[f"forewarn-{version}.dist-info/METADATA"] = (
-        f"Metadata-Version: 2.1\nName: forewarn\nVersion: {version}\nLicense: Apache-2.0\n".encode()
-    )
-    files["__main__.py"] = _MAIN.encode()
-    return {**files, **_toml_reader()}
-
-
-def _toml_reader() -> dict[str, bytes]:
-    """Return the files of the standard library's tomllib: pure Python, and it also runs on 3.10."""
+    The bundle and the package `forewarn-agent` consist of these files.
+    """
     import tomllib
 
-    folder = Path(tomllib.__file__).parent
-    return {f"{VENDORED}/tomllib/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.py"))}
+    import forewarn
+
+    files = closure(Path(forewarn.__file__ or "").parent, "agent")
+    # The TOML reader of the standard library is pure Python, and also runs on Python 3.10.
+    for path in sorted(Path(tomllib.__file__).parent.glob("*.py")):
+        files[f"{PACKAGE}/vendored/tomllib/{path.name}"] = path
+    return {f"{PACKAGE}/vendored/__init__.py": b"", **{name: path.read_bytes() for name, path in files.items()}}
