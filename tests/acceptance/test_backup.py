@@ -288,7 +288,7 @@ def test_on_a_terminal_it_asks_first(
 
 
 def test_without_a_folder_the_running_service_is_backed_up(service: ServiceProcess, file: Path) -> None:
-    elsewhere = {"FOREWARN_DATA": ""}  # the default folder of this user has no database
-    forewarn(service, "backup", file, **elsewhere)
-    assert "history up to row" in forewarn(service, "backup", file, "--service", "data", **elsewhere)
-    assert "No service named 'other'" in forewarn(service, "backup", file, "--service", "other", code=3, **elsewhere)
+    # The default folder of this user has no database.
+    forewarn(service, "backup", file, FOREWARN_DATA="")
+    assert "history up to row" in forewarn(service, "backup", file, "--service", "data", FOREWARN_DATA="")
+    assert "No service named 'other'" in forewarn(service, "backup", file, "--service", "other", code=3)
