@@ -42,8 +42,9 @@ RENAMED_MEMBERS = {
 
 
 FILE_MEMBER = "text"
-"""The member that has the content of a file. Other strings may be printed, so they have no control characters."""
-_NOT_PLAIN = "contains control or invisible characters. Write plain text in one line"
+"""The member that has the content of a file. Other strings may be printed, so they have no control characters. The
+message does not repeat the value, which can be a secret."""
+_NOT_PLAIN = "contains control characters or other invisible characters. Write plain text in one line"
 _PLAIN = "plain text in one line"
 
 

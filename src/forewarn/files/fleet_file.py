@@ -264,7 +264,9 @@ def _tags(entry: TomlTable) -> tuple[tuple[str, str], ...]:
 
 def _check_plain(entry: TomlTable, text: str, *keys: str) -> None:
     if not text.isprintable():
-        raise entry.error(f"{text!r} contains control or invisible characters. Write plain text in one line.", *keys)
+        raise entry.error(
+            f"{text!r} contains control characters or other invisible characters. Write plain text in one line.", *keys
+        )
 
 
 def _location(entry: TomlTable) -> str:
