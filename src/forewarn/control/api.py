@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from forewarn.control.metrics import Metrics
+    from forewarn.delivery.feed import FeedLimits
     from forewarn.delivery.webhooks import Dispatcher
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
@@ -59,6 +60,7 @@ class Control:
         scenario_runs: ScenarioRuns,
         *,
         preview_versions: bool,
+        feed_limits: FeedLimits | None = None,
     ) -> None:
         self._engine = engine
         self._webhooks = webhooks
@@ -67,7 +69,7 @@ class Control:
         self._metrics = metrics
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
-        self.feed = Feed(engine)
+        self.feed = Feed(engine, feed_limits)
         self.wrong_tokens = WrongTokens()
         metrics.add(self._own_metrics)
 
