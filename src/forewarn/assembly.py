@@ -22,6 +22,7 @@ from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.limits import OperatorLimits, short_notices
 from forewarn.core.webhooks import WebhookRetryPolicy
+from forewarn.delivery.feed import FeedLimits
 from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine, Published
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from forewarn.stores.sqlite_backup import Backup, PreparedRestore
 
 _log = get_logger(__name__)
+
+MAX_FEED_READERS = 1000
 
 ORDERS_FOLDER = "orders_folder"
 """Not a setting: order folder of a service without a data folder. The caller removes it."""
@@ -152,6 +155,12 @@ def control_limits(values: dict[str, Any], places: int) -> ControlLimits:
     )
 
 
+def feed_limits(values: dict[str, Any], places: int) -> FeedLimits:
+    """Build the limits of the feed. Its readers can take half of the connections to the control API."""
+    readers = min(MAX_FEED_READERS, max(min(values["max_control_connections"], places) // 2, 1))
+    return FeedLimits(readers, min(values["max_feed_readers_per_token"], max(readers // 2, 1)))
+
+
 def _warn_of_short_notices(values: dict[str, Any]) -> None:
     """Log a warning if notices are too short for slow polls. A virtual clock waits for its user, so it needs none."""
     notices = {event_type.name: event_type.min_notice for event_type in EVENT_TYPES.values()}
@@ -236,6 +245,7 @@ class Assembly:
             self.scenario_runs,
             preview_versions=options.preview_versions,
             proof_key=self.proof_key,
+            feed_limits=feed_limits(values, places.control),
         )
         self._control = control
         # With a certificate, browsers check the name themselves.

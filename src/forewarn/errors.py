@@ -693,6 +693,13 @@ class TooManyFeedClients(Unavailable):
     message = "The feed has {maximum:,} clients, the maximum. Let one client forward its events to others."
 
 
+class TooManyFeedClientsOfToken(TooManyFeedClients):
+    message = (
+        "The token {token} has {maximum:,} clients of the feed, the maximum. Close one of them, use another token, or "
+        "raise the setting max_feed_readers_per_token of the service."
+    )
+
+
 class WebhookTestFailed(Unavailable):
     message = "The delivery to webhook {name} failed: {problem}. Check the receiver and the webhook's URL."
 

@@ -398,6 +398,13 @@ SECTIONS = {
             "Maximum number of connections from one address, and at most half of all. 0: no limit.",
             _count(1_000_000),
         ),
+        Setting(
+            "max_feed_readers_per_token",
+            "100",
+            "N",
+            "Maximum number of clients that follow the feed with the same token. At most 500.",
+            _count(500, 1),
+        ),
     ),
     "Webhooks": (
         Setting(

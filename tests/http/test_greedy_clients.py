@@ -11,7 +11,7 @@ import pytest
 
 from forewarn.testing import ServiceProcess
 from forewarn.testing.client import expect_status
-from golden.exchange import POLL
+from golden.exchange import POLL, Line
 
 if TYPE_CHECKING:
     import socket
@@ -163,3 +163,36 @@ def test_without_a_limit_the_service_survives_the_last_file_descriptor(
         except OSError:  # its connection was refused, or the service has not noticed yet that others are closed
             continue
         break
+
+
+# --- Readers of the feed --------------------------------------------------------------------------
+
+
+def follow(service: ServiceProcess, token: str = "") -> tuple[int, Line]:
+    line = Line(service, address=service.control_address)
+    line.send(f"GET /v1/feed?after=0 HTTP/1.1\r\nAuthorization: Bearer {token or service.token}\r\n\r\n".encode())
+    return line.read_response(bodiless=True).status, line
+
+
+def test_one_token_cannot_take_all_readers_of_the_feed(service: ServiceProcess) -> None:
+    other = service.control("POST", "/v1/tokens", {"name": "other", "role": "viewer"}).json()["token"]
+    found = [follow(service) for _ in range(20)]
+    try:
+        assert [status for status, _ in found] == [200] * 16 + [503] * 4
+        status, line = follow(service, other)
+        assert status == 200
+        line.socket.close()
+        refused = service.control("GET", "/v1/feed")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "10")
+        assert "The token admin has 16 clients of the feed" in refused.json()["detail"]
+        watch = service.cli("event", "watch")
+        assert watch.returncode == 6
+        assert "The token admin has 16 clients of the feed" in watch.stderr
+        check_others(service)
+    finally:
+        for _, line in found:
+            line.socket.close()
+    status = 0
+    while status != 200:  # until the service has noticed
+        status, line = follow(service)
+        line.socket.close()

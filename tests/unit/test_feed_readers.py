@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,15 @@ from forewarn.core.history import SKIPPED_NUMBERS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.delivery import feed as feed_module
-from forewarn.delivery.feed import EventStreamParser, Feed
+from forewarn.delivery.feed import EventStreamParser, Feed, FeedLimits
 from forewarn.delivery.history_rows import HistoryEntryShape
-from forewarn.errors import HistoryExpired, ServiceStopping, TooManyFeedClients, UnknownHistoryRow
+from forewarn.errors import (
+    HistoryExpired,
+    ServiceStopping,
+    TooManyFeedClients,
+    TooManyFeedClientsOfToken,
+    UnknownHistoryRow,
+)
 from forewarn.ports import HistoryFilter, RetentionCutoff
 
 if TYPE_CHECKING:
@@ -228,15 +234,48 @@ async def test_a_cursor_in_the_future_is_rejected() -> None:
             await Feed(engine).reader(EVERY, EVERY, newest + 1)
 
 
-async def test_there_is_an_end_to_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "MAX_READERS", 1)
+async def test_there_is_an_end_to_readers() -> None:
     async with running_engine() as engine:
-        feed = Feed(engine)
-        async with aclosing((await feed.reader(EVERY, EVERY, None)).parts()) as parts:
+        feed = Feed(engine, FeedLimits(readers=3, readers_of_token=2))
+        first = await feed.reader(EVERY, EVERY, None, owner="a")
+        await feed.reader(EVERY, EVERY, None, owner="a")
+        with pytest.raises(TooManyFeedClientsOfToken, match="The token a has 2 clients"):
+            await feed.reader(EVERY, EVERY, None, owner="a")
+        await feed.reader(EVERY, EVERY, None, owner="b")
+        with pytest.raises(TooManyFeedClients, match="The feed has 3 clients"):
+            await feed.reader(EVERY, EVERY, None, owner="c")
+        first.close()
+        async with aclosing((await feed.reader(EVERY, EVERY, None, owner="a")).parts()) as parts:
             await anext(parts)
-            with pytest.raises(TooManyFeedClients):
-                await feed.reader(EVERY, EVERY, None)
-        await feed.reader(EVERY, EVERY, None)
+        await feed.reader(EVERY, EVERY, None, owner="a")
+
+
+async def test_concurrent_requests_do_not_exceed_the_limit_of_readers() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine, FeedLimits(readers=10, readers_of_token=2))
+        found = await asyncio.gather(
+            *(feed.reader(EVERY, EVERY, 0, owner="a") for _ in range(5)), return_exceptions=True
+        )
+        assert len(feed.readers) == 2
+        assert sum(isinstance(each, TooManyFeedClientsOfToken) for each in found) == 3
+
+
+@pytest.mark.parametrize("tail_rows", [1, 1000])
+async def test_readers_far_behind_share_what_they_send(tail_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read the store once, render once, and keep only a position while their client does not read."""
+    monkeypatch.setattr(feed_module, "PART_BYTES", 1000)
+    async with running_engine() as engine:
+        feed = Feed(engine, tail_rows=tail_rows)
+        await happen(engine, 20)
+        readers = [await feed.reader(EVERY, EVERY, 0, owner=str(number)) for number in range(50)]
+        async with AsyncExitStack() as stack:
+            streams = [await stack.enter_async_context(aclosing(reader.parts())) for reader in readers]
+            await asyncio.gather(*(anext(stream) for stream in streams))
+            for _ in range(3):
+                parts = await asyncio.gather(*(anext(stream) for stream in streams))
+                assert len({id(part) for part in parts}) == 1
+                assert 1000 <= len(parts[0]) < 5000
+        assert not feed.readers
 
 
 async def test_every_feed_ends_when_the_service_stops() -> None:
@@ -289,14 +328,17 @@ async def test_a_store_that_cannot_be_read_ends_the_feed() -> None:
 
 
 async def test_the_buffer_for_readers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "RENDERED_ROWS", 3)
+    monkeypatch.setattr(feed_module, "CACHED_BYTES", 3000)
+    monkeypatch.setattr(feed_module, "PART_BYTES", 1000)
     async with running_engine() as engine:
         feed = Feed(engine, tail_rows=5)
         await happen(engine, 5)
-        async with aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as parts:
-            await Hearer(parts).until(engine.records.newest)
+        for kinds in (EVERY, frozenset({"requested"}), frozenset({"cancelled"})):
+            async with aclosing((await feed.reader(EVERY, kinds, 0)).parts()) as parts:
+                for _ in range(3):
+                    await anext(parts)
         assert len(feed.tail) == 5
-        assert len(feed._rendered) <= 3
+        assert sum(len(part.data) for part in feed._parts.values()) < 3000
 
 
 async def test_a_reader_with_a_revoked_token_gets_no_more_rows() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from forewarn.control.metrics import Metrics
+    from forewarn.delivery.feed import FeedLimits
     from forewarn.delivery.webhooks import Dispatcher
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
@@ -61,6 +62,7 @@ class Control:
         *,
         preview_versions: bool,
         proof_key: str,
+        feed_limits: FeedLimits | None = None,
     ) -> None:
         self._engine = engine
         self._webhooks = webhooks
@@ -70,7 +72,7 @@ class Control:
         self._metadata = metadata
         self._proof_key = proof_key
         self._versions = available_versions(preview=preview_versions)
-        self.feed = Feed(engine)
+        self.feed = Feed(engine, feed_limits)
         self.wrong_tokens = WrongTokens()
         metrics.add(self._own_metrics)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -116,8 +118,9 @@ class ConnectionGuard(asyncio.Protocol):
         self._make_server = make_server
         self._server: HttpProtocol | None = None
         self._transport: asyncio.Transport
-        self.connecting: asyncio.Task[None] | None = None
-        """Creates the transport, with a TLS handshake. None: there is a transport."""
+        self.connecting: socket.socket | None = None
+        """The accepted socket, while there is no transport yet: before the end of a TLS handshake."""
+        self._is_aborted = False
         self._idle_since = 0.0
         self._request: IncomingRequest | None = None
         """The current request, until it is complete and has its response."""
@@ -141,6 +144,9 @@ class ConnectionGuard(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
         self.connecting = None
+        if self._is_aborted:
+            transport.abort()
+            return
         self._server = self._make_server({"guard": self})
         self._server.connection_made(_ServerTransport(self, transport))
         self._start_idle_time()
@@ -282,6 +288,15 @@ class ConnectionGuard(asyncio.Protocol):
         self._is_paused_by_server = False
         self._update_reading()
 
+    def limit_write_buffer(self, size: int) -> None:
+        """Let the kernel buffer about this many bytes that the client has not read, and this process a quarter of it.
+
+        The application waits when there are more. By default, the kernel buffers megabytes for each client.
+        """
+        if not self._transport.is_closing():
+            self._transport.set_write_buffer_limits(size // 4)
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
     # --- Close and deadlines --------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -292,7 +307,10 @@ class ConnectionGuard(asyncio.Protocol):
 
     def abort(self) -> None:
         if self.connecting is not None:
-            self.connecting.cancel()
+            # The end of the data ends the handshake. uvloop cannot cancel it safely.
+            self._is_aborted = True
+            with suppress(OSError):
+                self.connecting.shutdown(socket.SHUT_RDWR)
         else:
             self._transport.abort()
 

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.types import Receive, Scope, Send
 
+    from forewarn.control.connection_guard import ConnectionGuard
     from forewarn.delivery.feed import Feed, FeedSubscriber
     from forewarn.engine.engine import Engine
 
 
 MAX_SEQUENCE = 2**63 - 1
+MAX_UNSENT_BYTES = 32_768
+"""In the kernel, for each client. More than one part of the feed is never in the memory of this process."""
 
 
 class FeedQuery(Struct):
@@ -96,6 +99,7 @@ class FeedControl:
             is_authorized,
             event_type=requested_type(request),
             tenant=bool(token.group),
+            owner=token.name,
         )
         return FeedResponse(reader)
 
@@ -123,6 +127,14 @@ class FeedResponse(Response):
         self._reader = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guard: ConnectionGuard = scope["state"]["guard"]
+        guard.limit_write_buffer(MAX_UNSENT_BYTES)
+        try:
+            await self._follow(scope, receive, send)
+        finally:
+            self._reader.close()
+
+    async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if scope["method"] != "HEAD":
             watch = asyncio.create_task(self._end_on_disconnect(receive))

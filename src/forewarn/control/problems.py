@@ -20,6 +20,7 @@ from forewarn.errors import (
     ForewarnError,
     Invalid,
     NotFound,
+    TooManyFeedClients,
     Unavailable,
     UnknownPath,
     UnknownResource,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 PROBLEM = "application/problem+json"
+RETRY_SECONDS = "10"
+"""After this time a client can try again to follow the feed."""
 
 CONTROL_STATUS: dict[type[ForewarnError], int] = {
     Invalid: 400,
@@ -114,7 +117,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ForewarnError)  # noqa: S101 - registered for this class only
     if isinstance(error, BadToken):
         return unauthorized()
-    return problem(error, body=getattr(request.state, "body", None))
+    headers = {"retry-after": RETRY_SECONDS} if isinstance(error, TooManyFeedClients) else None
+    return problem(error, headers=headers, body=getattr(request.state, "body", None))
 
 
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:

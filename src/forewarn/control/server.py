@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,7 @@ class ControlServer:
         )
         self.connections: Connections[ConnectionGuard] = Connections("control API", self._limits)
         self._accepting: asyncio.Task[None] | None = None
+        self._handshakes = set[asyncio.Task[None]]()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -145,7 +147,9 @@ class ControlServer:
                 continue
             guard = ConnectionGuard(self._limits, self.connections, self._make_protocol)
             if self.connections.add(guard, peer[0]):
-                guard.connecting = asyncio.create_task(self._connect(guard, accepted))
+                guard.connecting = accepted
+                self._handshakes.add(task := asyncio.create_task(self._connect(guard, accepted)))
+                task.add_done_callback(self._handshakes.discard)
             else:
                 accepted.close()
             await asyncio.sleep(0)  # other tasks get their turn, however many clients connect
@@ -154,14 +158,11 @@ class ControlServer:
         tls: dict[str, Any] = {}
         if self._certificate is not None:
             tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": self._limits.handshake_seconds}
-        try:
+        with suppress(OSError):  # the client has disconnected, or the handshake failed
             await asyncio.get_running_loop().connect_accepted_socket(lambda: guard, accepted, **tls)
-        except OSError:
-            pass  # the client has disconnected, or the handshake failed
-        finally:
-            if guard.connecting is not None:
-                self.connections.remove(guard)
-                accepted.close()
+        if guard.connecting is not None:
+            self.connections.remove(guard)
+            accepted.close()
 
     def _make_protocol(self, state: dict[str, Any]) -> HttpProtocol:
         make: Any = self._uvicorn.config.http_protocol_class

@@ -10,11 +10,19 @@ import msgspec
 
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
 from forewarn.engine.history import SCAN_ROWS
-from forewarn.errors import HistoryExpired, ServiceStopping, StoreFailed, TooManyFeedClients, UnknownHistoryRow
+from forewarn.errors import (
+    HistoryExpired,
+    ServiceStopping,
+    StoreFailed,
+    TooManyFeedClients,
+    TooManyFeedClientsOfToken,
+    UnknownHistoryRow,
+)
 from forewarn.ports import HistoryFilter
+from forewarn.system.memory import release_memory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Callable
 
     from forewarn.core.state import Changes, HistoryEntry
     from forewarn.engine.engine import Engine
@@ -74,28 +82,76 @@ class EventStreamParser:
 # --- Readers --------------------------------------------------------------------------------------
 
 
-MAX_READERS = 1000
 TAIL_ROWS = 10_000
-RENDERED_ROWS = 256
-"""Number of encoded rows to cache. Readers at the end of the feed get the same rows."""
+CACHED_BYTES = 4_194_304
+"""Size of the encoded parts to cache. Many readers get the same parts: at the end of the feed, or from its start."""
+CACHE_ENTRY_BYTES = 500
+"""What a cached part costs besides its data."""
+RELEASE_READERS = 100
+RELEASE_SECONDS = 2.0
+"""Memory is returned this long after so many readers have left. Then their connections are closed too."""
 PAGE_ROWS = 200
-PART_BYTES = 32_768
-"""Approximate size of a write. Limits the memory for a client that does not read."""
+PART_BYTES = 16_384
+"""Approximate size of a write. A client that does not read costs about this much memory."""
 KEEP_ALIVE_SECONDS = 15.0
 """Seconds without a row after which a comment is sent. Real time, also with a virtual clock."""
+
+
+class FeedLimits(NamedTuple):
+    """Maximum numbers of readers."""
+
+    readers: int = 1000
+    readers_of_token: int = 100
+
+
+class FeedFilter(NamedTuple):
+    """Which rows a reader gets, and in which form."""
+
+    groups: frozenset[str]
+    kinds: frozenset[str]
+    event_type: str
+    """Empty: all."""
+    tenant: bool
+    """Whether rows are as tenants see them."""
+
+    def matches(self, entry: HistoryEntry) -> bool:
+        return (
+            (not self.groups or entry.group in self.groups)
+            and (not self.kinds or entry.kind in self.kinds)
+            and (not self.event_type or entry.type == self.event_type)
+        )
+
+
+class FeedPart(NamedTuple):
+    """Encoded rows. All matching rows up to `end` are in this part or before it."""
+
+    data: bytes
+    end: int
 
 
 class Feed:
     """The newest history rows, and the readers that wait for more."""
 
     def __init__(
-        self, engine: Engine, *, tail_rows: int = TAIL_ROWS, keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+        self,
+        engine: Engine,
+        limits: FeedLimits | None = None,
+        *,
+        tail_rows: int = TAIL_ROWS,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         self.records = engine.records
         self.keep_alive_seconds = keep_alive_seconds
         self.tail: deque[HistoryEntry] = deque(maxlen=tail_rows)
         self.readers: set[FeedSubscriber] = set()
-        self._rendered: dict[int, bytes] = {}
+        self._limits = limits or FeedLimits()
+        self._parts: dict[tuple[FeedFilter, int], FeedPart] = {}
+        """Encoded parts by filter and position. History only grows, so a part is valid forever."""
+        self._cached_bytes = 0
+        self._left = 0
+        """Readers that have left since memory was last returned."""
+        self._reading: dict[tuple[FeedFilter, int], asyncio.Task[FeedPart | None]] = {}
+        """Reads from the store. Readers at the same position share one."""
         self.stopping = False
         engine.subscribe_to_commits(self._on_commit)
 
@@ -108,18 +164,37 @@ class Feed:
         *,
         event_type: str = "",
         tenant: bool = False,
+        owner: str = "",
     ) -> FeedSubscriber:
         """Return a reader for rows of these groups and kinds and of this event type (empty: all), after a row.
 
         `after`: None for new rows only, 0 for all stored rows. An expired row is an error: rows would be missing. The
-        reader ends when `is_authorized` returns False.
+        reader ends when `is_authorized` returns False. `owner` is the name of the client's token. The caller must close
+        the reader.
         """
         if self.stopping:
             raise ServiceStopping
-        if len(self.readers) >= MAX_READERS:
-            raise TooManyFeedClients(maximum=MAX_READERS)
         position = await self._position(after)
-        return FeedSubscriber(self, groups, kinds, event_type, position, is_authorized, tenant=tenant)
+        if len(self.readers) >= self._limits.readers:
+            raise TooManyFeedClients(maximum=self._limits.readers)
+        if sum(reader.owner == owner for reader in self.readers) >= self._limits.readers_of_token:
+            raise TooManyFeedClientsOfToken(token=owner, maximum=self._limits.readers_of_token)
+        reader = FeedSubscriber(self, FeedFilter(groups, kinds, event_type, tenant), position, is_authorized, owner)
+        self.readers.add(reader)
+        return reader
+
+    def remove(self, reader: FeedSubscriber) -> None:
+        """Remove a reader. Return memory when many have left, because each had a buffer."""
+        if reader not in self.readers:
+            return
+        self.readers.discard(reader)
+        if not self.readers:
+            self._parts.clear()
+            self._cached_bytes = 0
+        self._left += 1
+        if self._left >= RELEASE_READERS:
+            self._left = 0
+            asyncio.get_running_loop().call_later(RELEASE_SECONDS, release_memory)
 
     async def _position(self, after: int | None) -> int:
         newest = self.records.newest
@@ -138,24 +213,71 @@ class Feed:
         for reader in self.readers:
             reader.end()
 
-    def parts(self, entries: Iterable[HistoryEntry], *, tenant: bool) -> Iterator[bytes]:
-        """Yield the encoded rows, in parts of limited size."""
-        part = bytearray()
-        for entry in entries:
-            part += render(as_tenants_see(entry)) if tenant else self._bytes_of(entry)
-            if len(part) >= PART_BYTES:
-                yield bytes(part)
-                part.clear()
-        if part:
-            yield bytes(part)
+    async def part(self, wanted: FeedFilter, position: int) -> FeedPart | None:
+        """Return the next rows after a position; None if the store cannot be read, or no longer has these rows."""
+        key = (wanted, position)
+        found = self._parts.pop(key, None)
+        if found is not None:
+            self._parts[key] = found  # it is the last one to be removed now
+            return found
+        begin = position + 1 - self.tail[0].sequence if self.tail else -1
+        if begin >= 0:
+            page = [self.tail[index] for index in range(begin, min(begin + PAGE_ROWS, len(self.tail)))]
+            return self._encode(key, list(filter(wanted.matches, page)), page[-1].sequence)
+        reading = self._reading.get(key)
+        if reading is None:
+            reading = self._reading[key] = asyncio.create_task(self._read(key))
+            reading.add_done_callback(lambda _: self._reading.pop(key, None))
+        # A client that disconnects must not cancel the read for the others.
+        return await asyncio.shield(reading)
 
-    def _bytes_of(self, entry: HistoryEntry) -> bytes:
-        cached = self._rendered.get(entry.sequence)
-        if cached is None:
-            cached = self._rendered[entry.sequence] = render(entry)
-            if len(self._rendered) > RENDERED_ROWS:
-                del self._rendered[next(iter(self._rendered))]
-        return cached
+    async def _read(self, key: tuple[FeedFilter, int]) -> FeedPart | None:
+        wanted, begin = key
+        # More numbers than rows, because a restore skips numbers.
+        end = min(begin + SCAN_ROWS, self.records.newest)
+        filters = HistoryFilter(
+            groups=tuple(wanted.groups),
+            kinds=tuple(wanted.kinds),
+            type=wanted.event_type,
+            after=begin,
+            before=end + 1,
+            limit=PAGE_ROWS,
+        )
+        try:
+            page = await self.records.history(filters)
+            # Checked afterwards: rows that exist now also existed during the read.
+            if await self.records.oldest() > begin + 1:
+                return None
+        except StoreFailed:
+            return None
+        return self._encode(key, page, page[-1].sequence if len(page) == PAGE_ROWS else end)
+
+    def _encode(self, key: tuple[FeedFilter, int], page: list[HistoryEntry], end: int) -> FeedPart:
+        """Encode a page in parts of limited size, and cache them. Return the first."""
+        wanted, begin = key
+        data = bytearray()
+        parts = []
+        for entry in page:
+            data += render(as_tenants_see(entry) if wanted.tenant else entry)
+            if len(data) >= PART_BYTES:
+                parts.append(FeedPart(bytes(data), entry.sequence))
+                data.clear()
+        if not parts or parts[-1].end < end:
+            parts.append(FeedPart(bytes(data), end))
+        for part in parts:
+            self._cache((wanted, begin), part)
+            begin = part.end
+        return parts[0]
+
+    def _cache(self, key: tuple[FeedFilter, int], part: FeedPart) -> None:
+        replaced = self._parts.pop(key, None)
+        self._parts[key] = part
+        self._cached_bytes += len(part.data) + CACHE_ENTRY_BYTES
+        if replaced is not None:
+            self._cached_bytes -= len(replaced.data) + CACHE_ENTRY_BYTES
+        while self._cached_bytes > CACHED_BYTES and len(self._parts) > 1:
+            oldest = self._parts.pop(next(iter(self._parts)))
+            self._cached_bytes -= len(oldest.data) + CACHE_ENTRY_BYTES
 
     def _on_commit(self, changes: Changes) -> None:
         """Add committed rows, and wake the readers that want them."""
@@ -172,21 +294,11 @@ class FeedSubscriber:
     """Reads the feed for one client."""
 
     def __init__(
-        self,
-        feed: Feed,
-        groups: frozenset[str],
-        kinds: frozenset[str],
-        event_type: str,
-        position: int,
-        is_authorized: Callable[[], bool],
-        *,
-        tenant: bool,
+        self, feed: Feed, wanted: FeedFilter, position: int, is_authorized: Callable[[], bool], owner: str
     ) -> None:
         self._feed = feed
-        self._tenant = tenant
-        self._groups = groups
-        self._kinds = kinds
-        self._event_type = event_type
+        self._wanted = wanted
+        self.owner = owner
         self._position = position
         """All matching rows up to this sequence were sent."""
         self._is_authorized = is_authorized
@@ -197,18 +309,25 @@ class FeedSubscriber:
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """Yield the bytes to send, until the feed ends."""
-        self._feed.readers.add(self)
         try:
             yield stream_start(self._position)
             # The feed may have stopped before this reader was registered.
             while not (self._ended or self._feed.stopping) and self._is_authorized():
                 if self._position < self._feed.records.newest:
-                    for part in self._feed.parts(await self._next_page(), tenant=self._tenant):
-                        yield part
+                    part = await self._feed.part(self._wanted, self._position)
+                    if part is None:
+                        break  # a client that reconnects gets the error
+                    self._position = part.end
+                    if part.data:
+                        yield part.data
                 elif not await self._wait():
                     yield keep_alive(self._position)
         finally:
-            self._feed.readers.discard(self)
+            self.close()
+
+    def close(self) -> None:
+        """Leave the feed."""
+        self._feed.remove(self)
 
     def end(self) -> None:
         self._ended = True
@@ -218,18 +337,11 @@ class FeedSubscriber:
         """Wake the reader if it wants one of the new rows; otherwise only move its position."""
         if not self._waiting:
             return
-        if wake or any(map(self._matches, entries)):
+        if wake or any(map(self._wanted.matches, entries)):
             self._waiting = False
             self._wake.set()
         else:
             self._position = entries[-1].sequence
-
-    def _matches(self, entry: HistoryEntry) -> bool:
-        return (
-            (not self._groups or entry.group in self._groups)
-            and (not self._kinds or entry.kind in self._kinds)
-            and (not self._event_type or entry.type == self._event_type)
-        )
 
     async def _wait(self) -> bool:
         """Wait for new rows. Returns False after `keep_alive_seconds`."""
@@ -244,36 +356,3 @@ class FeedSubscriber:
             return False
         finally:
             self._waiting = False
-
-    async def _next_page(self) -> list[HistoryEntry]:
-        """Return the matching rows of the next page, and move the position."""
-        tail = self._feed.tail
-        begin = self._position + 1 - tail[0].sequence if tail else -1
-        if begin < 0:
-            return await self._read_page()
-        page = [tail[index] for index in range(begin, min(begin + PAGE_ROWS, len(tail)))]
-        self._position = page[-1].sequence
-        return list(filter(self._matches, page))
-
-    async def _read_page(self) -> list[HistoryEntry]:
-        # More numbers than rows, because a restore skips numbers.
-        begin, end = self._position, min(self._position + SCAN_ROWS, self._feed.records.newest)
-        filters = HistoryFilter(
-            groups=tuple(self._groups),
-            kinds=tuple(self._kinds),
-            type=self._event_type,
-            after=begin,
-            before=end + 1,
-            limit=PAGE_ROWS,
-        )
-        try:
-            page = await self._feed.records.history(filters)
-            # Checked afterwards: rows that exist now also existed during the read.
-            complete = await self._feed.records.oldest() <= begin + 1
-        except StoreFailed:
-            complete = False
-        if not complete:
-            self._ended = True  # a client that reconnects gets the error
-            return []
-        self._position = page[-1].sequence if len(page) == PAGE_ROWS else end
-        return page
