@@ -176,6 +176,7 @@ class Assembly:
             newer_versions=values["newer_versions"],
             post_without_header=values["post_without_header"],
             first_get_delay=values["first_get_delay"],
+            access_log=values["access_log"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
         self.metadata = MetadataServer(self.engine, metadata_listener, options, metadata_limits(values), self.faults)
@@ -207,7 +208,8 @@ class Assembly:
             proof_key=self.proof_key,
         )
         self._feed = control.feed
-        self.control = ControlServer(control_app(self.engine, control), control_listener, self.certificate)
+        app = control_app(self.engine, control, has_access_log=values["access_log"])
+        self.control = ControlServer(app, control_listener, self.certificate)
 
     async def start(
         self, prepare: Callable[[], Awaitable[None]], token: str, save_token: Callable[[str], None]
