@@ -139,16 +139,17 @@ def test_the_service_ends_with_its_terminal(tmp_path: Path) -> None:
     environment = {**os.environ, "FOREWARN_DATA": ":memory:", "HOME": str(tmp_path)}
     addresses = ("--metadata", "127.0.0.1:0", "--control", "127.0.0.1:0")
     # setsid --ctty gives it the terminal as its own, as that of a login.
-    service = subprocess.Popen(
-        ["setsid", "--ctty", *COMMAND, "up", *addresses], stdin=terminal, stdout=terminal, stderr=terminal,
-        env=environment,
-    )  # fmt: skip
-    os.close(terminal)
-    seen = b""
-    while b"Try in another terminal" not in seen:
-        seen += os.read(main, 4096)
-    service.send_signal(signal.SIGHUP)  # the terminal is still there
-    while b"reload_completed" not in seen:
-        seen += os.read(main, 4096)
-    os.close(main)
-    assert service.wait(SECONDS) == 0
+    command = ["setsid", "--ctty", *COMMAND, "up", *addresses]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as service:
+        try:
+            os.close(terminal)
+            seen = b""
+            while b"Try in another terminal" not in seen:
+                seen += os.read(main, 4096)
+            service.send_signal(signal.SIGHUP)  # the terminal is still there
+            while b"reload_completed" not in seen:
+                seen += os.read(main, 4096)
+            os.close(main)
+            assert service.wait(SECONDS) == 0
+        finally:
+            service.kill()  # without effect if it has ended

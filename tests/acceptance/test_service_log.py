@@ -48,7 +48,7 @@ def test_each_control_request_has_an_audit_line(make_service: Callable[..., Serv
     assert list(entries(service, "control_request")[0]) == ["token", "role", "address", "method", "path", "status"]
     assert viewer not in service.output
     assert guessed not in service.output
-    assert entries(service, "request") == []
+    assert entries(service, "http_request") == []
 
 
 def test_a_request_that_never_ends_is_not_logged_as_successful(make_service: Callable[..., ServiceProcess]) -> None:
@@ -99,7 +99,7 @@ def test_the_access_log_has_every_request_of_both_planes(make_service: Callable[
     service.control("GET", "/healthz")
     service.control("GET", "/v1/fleet")
     wait_for_log(service, '"plane": "control"', times=2)
-    found = entries(service, "request")
+    found = entries(service, "http_request")
     size = len(response.partition(b"\r\n\r\n")[2])
     assert [tuple(line.values())[:-1] for line in found] == [
         *[("metadata", "web-0", "127.0.0.1", "GET", "/metadata/scheduledevents", 200, size)] * 3,

@@ -32,6 +32,8 @@ SECTIONS = {
         "service": "List the services that run on this machine.",
         "webhook": "Send history to other systems.",
         "token": "Create, list and revoke access tokens.",
+        "install": "Write a systemd unit that runs the service.",
+        "uninstall": "Remove the systemd unit. The data stays.",
     },
     "In a VM": {
         "agent": "Prepare the VM for events, approve them, and restore it.",

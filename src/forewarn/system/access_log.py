@@ -15,7 +15,7 @@ def log_access(
     The path has no query and `size` is that of the body of the response.
     """
     _log.info(
-        "request",
+        "http_request",
         "Request.",
         plane=plane,
         caller=caller or None,
