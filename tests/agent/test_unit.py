@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, command_line, render_unit
+from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, render_unit
 from forewarn.agent.cli.main import main, parser_of
 from forewarn.agent.cli.options import resolve_options
 from forewarn.agent.config_file import read_config
 from forewarn.errors import BadOption
+from forewarn.system.systemd_unit import command_line
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd is not installed here"
