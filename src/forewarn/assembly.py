@@ -214,6 +214,7 @@ class Assembly:
             newer_versions=values["newer_versions"],
             post_without_header=values["post_without_header"],
             first_get_delay=values["first_get_delay"],
+            access_log=values["access_log"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
         places = connection_places()
@@ -252,7 +253,7 @@ class Assembly:
         host = read_host_port(values["control"])[0]
         host_names = None if self.certificate else HostNames((host, *values["control_names"]))
         self.control = ControlServer(
-            control_app(self.engine, control, host_names),
+            control_app(self.engine, control, host_names, has_access_log=values["access_log"]),
             control_listener,
             self.certificate,
             control_limits(values, places.control),

@@ -739,6 +739,10 @@ class UnitMasked(Conflict):
     message = "The unit {path} is masked, so systemd will not start it. To allow it, run: systemctl unmask {unit}"
 
 
+class PolicyNeedsRestart(Conflict):
+    message = "The new policy file changes {keys}. Restart the agent to use it."
+
+
 class NoStateFolder(Invalid):
     message = (
         "The agent has no state folder, because this user has no home directory. Set one with --state DIR or "

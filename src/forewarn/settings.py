@@ -25,6 +25,7 @@ from forewarn.core.requests import description_problem
 from forewarn.core.webhooks import parse_allowed_networks
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 from forewarn.system.addresses import is_host_name, read_host_port
+from forewarn.system.logs import LOG_FORMATS, LOG_LEVELS
 from forewarn.system.networks import read_networks
 
 if TYPE_CHECKING:
@@ -253,6 +254,23 @@ SECTIONS = {
             read_networks,
         ),
         Setting("history_retention", "400d", "DURATION", "Keep history for this long. 0s: no limit.", _retention),
+    ),
+    "Log": (
+        Setting("log_format", LOG_FORMATS[0], "|".join(LOG_FORMATS), "Format of the log lines.", _choice(*LOG_FORMATS)),
+        Setting(
+            "log_level",
+            "info",
+            "|".join(LOG_LEVELS),
+            "Lowest level of the log lines. Requests to the control API are logged at info.",
+            _choice(*LOG_LEVELS),
+        ),
+        Setting(
+            "access_log",
+            "false",
+            "true|false",
+            "Log every request to the metadata service and to the control API.",
+            _switch,
+        ),
     ),
     "Time": (
         Setting(

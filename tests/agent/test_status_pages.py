@@ -296,7 +296,7 @@ def test_systemd_gets_ready_status_and_watchdog_messages(tmp_path: Path) -> None
         systemd.settimeout(20)
         watchdog = Watchdog({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000"})
         said = Said()
-        watchdog.started()
+        watchdog.ready()
         assert systemd.recv(1000) == b"READY=1"
         with StatusPages(said, tmp_path, None, watchdog) as pages:
             assert systemd.recv(1000) == b"WATCHDOG=1\nSTATUS=Reboot preparing"
@@ -319,7 +319,7 @@ def test_a_hanging_agent_sends_nothing_to_systemd(tmp_path: Path) -> None:
         watchdog = Watchdog(
             {"NOTIFY_SOCKET": f"@forewarn-test-{os.getpid()}", "WATCHDOG_USEC": "3", "WATCHDOG_PID": str(os.getpid())}
         )
-        watchdog.started()
+        watchdog.ready()
         assert systemd.recv(1000) == b"READY=1"
         assert watchdog.due_at is not None
         watchdog.due_at -= 1
@@ -343,6 +343,6 @@ def test_a_hanging_agent_sends_nothing_to_systemd(tmp_path: Path) -> None:
 )
 def test_without_systemd_nothing_is_sent(environment: dict[str, str]) -> None:
     watchdog = Watchdog(environment)
-    watchdog.started()
+    watchdog.ready()
     assert watchdog.due_at is None
     watchdog.notify_if_due(snapshot)

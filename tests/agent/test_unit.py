@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, command_line, render_unit
+from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, render_unit
 from forewarn.agent.cli.main import main, parser_of
 from forewarn.agent.cli.options import resolve_options
 from forewarn.agent.config_file import read_config
 from forewarn.errors import BadOption
+from forewarn.system.systemd_unit import command_line
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd is not installed here"
@@ -238,3 +239,22 @@ def test_a_program_in_a_home_can_be_read_there() -> None:
     assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f",), user="me", state="/home/me/state"))
     assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f",), user="me", files=("/home/me/own.py",)))
     assert "ProtectHome=yes\n" in render_unit(SystemdUnit(("/usr/bin/forewarn",), user="me"))
+
+
+def test_uninstall_removes_the_unit_and_names_what_stays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install("--user", "daemon", "--state", "kept %here") == 0
+    capsys.readouterr()
+    assert main(["uninstall", "--unit-dir", "units"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"Removed units/{UNIT_NAME}. If it is running, stop it:",
+        f"  systemctl stop {UNIT_NAME}",
+        "  systemctl daemon-reload",
+        "Not removed:",
+        f"  config: {folder}/agent.toml",
+        "  user: daemon",
+        f"  data: {folder}/kept %here",
+    ]
+    assert list((folder / "units").iterdir()) == []
+    assert (folder / "kept %here").is_dir()
+    assert main(["uninstall", "--unit-dir", "units"]) == 0
+    assert "does not exist" in capsys.readouterr().out

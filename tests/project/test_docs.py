@@ -57,7 +57,9 @@ def test_every_command_is_in_the_reference_and_its_help_shows_an_example() -> No
             missing.append(f"docs/reference/cli.md: forewarn {typed}")
         if f"forewarn {typed}" not in (command.help or "").partition("Example")[2]:
             missing.append(f"forewarn {typed} --help: an example")
-        if typed not in ("up", "completion") and not any("--json" in parameter.opts for parameter in command.params):
+        if typed not in ("up", "completion", "install", "uninstall") and not any(
+            "--json" in parameter.opts for parameter in command.params
+        ):
             missing.append(f"forewarn {typed}: --json")
     assert not missing, report(missing)
 
@@ -70,7 +72,7 @@ def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_ex
             missing.append(f"docs/reference/cli.md: forewarn agent {command}")
         if f"forewarn agent {command}" not in help_text.partition("Example:")[2]:
             missing.append(f"forewarn agent {command} --help: an example")
-        if command not in ("run", "install", "bundle") and "--json" not in help_text:
+        if command not in ("run", "install", "uninstall", "bundle") and "--json" not in help_text:
             missing.append(f"forewarn agent {command}: --json")
         if summary not in (parser_of(command).description or ""):
             missing.append(f"forewarn agent {command} --help: {summary}")

@@ -62,7 +62,8 @@ def test_the_example_in_another_language_runs(folder: Path) -> None:
     """In a network namespace of its own, because its ports are fixed."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     script = f"{sys.executable} {ROOT / 'tests' / 'namespace.py'} && cd {folder} && . ./check.sh"
-    done = run(folder, *IN_NAMESPACE, "bash", "-euc", script, PATH=path, HOME=str(folder), XDG_DATA_HOME=str(folder))
+    places = dict.fromkeys(("HOME", "XDG_DATA_HOME", "FOREWARN_RUNTIME_DIR"), str(folder / "home"))
+    done = run(folder, *IN_NAMESPACE, "bash", "-euc", script, PATH=path, **places)
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"approved_by": "web-0"' in done.stdout
 

@@ -32,7 +32,7 @@ from forewarn.agent.runner import Runner, about, pause_after
 from forewarn.agent.state import CANCELLED, DiscardedState, StateFile, WorkStore
 from forewarn.agent.status import describe_ignored, describe_work, ready_reason
 from forewarn.core.durations import to_text, to_text_if_any
-from forewarn.errors import ForewarnError
+from forewarn.errors import ForewarnError, PolicyNeedsRestart
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -292,6 +292,10 @@ class AgentOptions(NamedTuple):
     dry_run: bool = False
 
 
+NEEDS_RESTART = ("endpoint", "vm_name", "state", "listen", "peers")
+"""Parts of the config that the agent reads only at its start."""
+
+
 class Agent:
     """The agent of a machine. Threads only report to it; `run` makes all decisions, one loop at a time."""
 
@@ -352,6 +356,32 @@ class Agent:
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
+
+    def replace_config(self, config: Config) -> None:
+        """Use another policy from now on. Raises PolicyNeedsRestart, and changes nothing, if it needs a restart.
+
+        An event that handlers have begun to prepare for, or that is approved or started, keeps its rule. For other
+        events the agent chooses a rule again.
+        """
+        with self._lock:
+            changed = [name for name in NEEDS_RESTART if getattr(config, name) != getattr(self._config, name)]
+            if changed:
+                raise PolicyNeedsRestart(keys=", ".join(changed))
+            waiting = [work.id for work in self._store.works.values() if self._may_choose_again(work)]
+            kept = {name: work for name, work in self._store.works.items() if name not in waiting}
+            # Work that has begun may still need handlers that the new policy does not have.
+            needed = {step.handler for work in kept.values() for step in work.steps}
+            retired = {name: named for name, named in self._config.handlers.items() if name in needed}
+            config = config._replace(handlers={**retired, **config.handlers})
+            self._config = self._runner.config = config
+            for event_id in waiting:
+                self._forget(event_id)
+            self._store.replace(kept)
+            self._wake()
+
+    def _may_choose_again(self, work: EventWork) -> bool:
+        is_approved = work.approved_at or work.id in self._approver.in_progress
+        return not (work.is_begun or is_approved or work.is_started or work.ending or work.done)
 
     def _end(self) -> None:
         self._client.close()
@@ -491,11 +521,14 @@ class Agent:
 
     def _forget_ended_work(self) -> None:
         for event_id in self._known_ids - self._store.works.keys():
-            self._peers.forget(event_id)
-            self._runner.forget(event_id)
-            self._approver.forget(event_id)
-            self._withheld.discard(event_id)
+            self._forget(event_id)
         self._known_ids = set(self._store.works)
+
+    def _forget(self, event_id: str) -> None:
+        self._peers.forget(event_id)
+        self._runner.forget(event_id)
+        self._approver.forget(event_id)
+        self._withheld.discard(event_id)
 
     def _record_results(self) -> None:
         """Record the results from the threads."""

@@ -234,7 +234,7 @@ class Runner:
         *,
         dry_run: bool,
     ) -> None:
-        self._config = config
+        self.config = config
         self._folder = folder
         self._store = store
         self._lock = lock
@@ -327,7 +327,7 @@ class Runner:
 
     def _handler(self, name: str, table: dict[str, Any], action: str) -> NamedHandler | str:
         """Return the config's handler, so that corrections apply; if there is none, the one in the state file."""
-        found = self._config.handlers.get(name)
+        found = self.config.handlers.get(name)
         if found is not None and (action == PREPARE or not table or _kind(found.table) == _kind(table)):
             return found
         if action == PREPARE:

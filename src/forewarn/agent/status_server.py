@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.clock import real_seconds
 from forewarn.errors import CannotListen, PagesNotListening, StateInUse
 from forewarn.system.logs import get_logger
+from forewarn.system.systemd_notify import SystemdNotifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,32 +46,27 @@ def readiness(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 # --- systemd's watchdog ---------------------------------------------------------------------------
 
 
-WATCHDOG_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""How systemd requests notifications."""
-
-
 class Watchdog:
     """Notifies systemd, if it started the agent and requests notifications."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        address = environment.get("NOTIFY_SOCKET", "")
-        # An address that begins with @ is in the abstract namespace, not in the file system.
-        self._address = f"\0{address[1:]}" if address.startswith("@") else address
-        interval = (
-            environment.get("WATCHDOG_USEC", "") if environment.get("WATCHDOG_PID", "") in ("", _own_pid()) else ""
-        )
-        self._pause_seconds = int(interval) / 1e6 / 3 if interval.isdigit() and int(interval) else None
+        self._notifier = SystemdNotifier(environment)
+        self._pause_seconds = self._notifier.watchdog_seconds
         self.due_at: float | None = None
         """When the next notification is due, in real seconds; None: never."""
-        if self._address and self._pause_seconds is not None:
+        if self._pause_seconds is not None:
             self.due_at = real_seconds() + self._pause_seconds
 
-    def started(self) -> None:
-        self.notify("READY=1")
+    def ready(self) -> None:
+        """The start, or a reload, is complete."""
+        self._notifier.ready()
+
+    def reloading(self) -> None:
+        self._notifier.reloading(real_seconds())
 
     def stopping(self) -> None:
         self.due_at = None
-        self.notify("STOPPING=1")
+        self._notifier.stopping()
 
     def notify_if_due(self, get_snapshot: Callable[[], Mapping[str, Any] | None]) -> None:
         """If it is due, notify systemd that the agent is healthy. Without that notification, systemd restarts the
@@ -80,25 +76,14 @@ class Watchdog:
         self.due_at = real_seconds() + self._pause_seconds
         snapshot = get_snapshot()
         if snapshot is not None and not hang_problem(snapshot):
-            self.notify(f"WATCHDOG=1\nSTATUS={_summary(snapshot)}")
-
-    def notify(self, text: str) -> None:
-        if not self._address:
-            return
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-            connection.sendto(text.encode("utf-8", "backslashreplace"), self._address)
+            self._notifier.alive(_summary(snapshot))
 
 
 def _summary(snapshot: Mapping[str, Any]) -> str:
     mine = [event for event in snapshot.get("events") or [] if event.get("mine")]
     summary = ", ".join(f"{event.get('type')} {event.get('phase')}" for event in mine) or "no events"
     error = (snapshot.get("polling") or {}).get("error")
-    # One line: systemd would read the next line as another assignment.
-    return " ".join((f"{summary}; endpoint: {error}" if error else summary).split())
-
-
-def _own_pid() -> str:
-    return str(os.getpid())
+    return f"{summary}; endpoint: {error}" if error else summary
 
 
 # --- Pages ----------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ SECTIONS = {
         "token": "Create, list and revoke access tokens.",
         "backup": "Write a backup of the database, also while the service runs.",
         "restore": "Replace the database with a backup.",
+        "install": "Write a systemd unit that runs the service.",
+        "uninstall": "Remove the systemd unit. The data stays.",
     },
     "In a VM": {
         "agent": "Prepare the VM for events, approve them, and restore it.",

@@ -100,6 +100,10 @@ def _only(found: list[ServiceFile], problem: str = "") -> ServiceFile:
 def _problem() -> str:
     folder = os.environ.get("FOREWARN_DATA")
     if not folder:
-        return "no service of this user is running."
+        owner = service_files.system_service_user()
+        hint = (
+            f" The service of this machine belongs to the user {owner}: sudo -u {owner} forewarn ..." if owner else ""
+        )
+        return f"no service of this user is running.{hint}"
     others = list_services(known_services())
     return f"no running service uses {folder} (from FOREWARN_DATA)." + (f" Running: {others}." if others else "")

@@ -1,4 +1,4 @@
-"""forewarn up: run the service until SIGINT or SIGTERM."""
+"""forewarn up: run the service until SIGINT or SIGTERM. SIGHUP reloads the fleet file and the certificate."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ import uvloop
 from forewarn import __version__
 from forewarn.assembly import Assembly
 from forewarn.cli.fleet import difference_lines, full_path, read_fleet_file
+from forewarn.cli.output import names
 from forewarn.cli.published_files import PublishedFiles
 from forewarn.cli.selection import default_services
 from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_options
+from forewarn.clock import real_seconds
 from forewarn.control.fleet import apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.errors import StoreFailed
 from forewarn.settings import MEMORY, default_name
-from forewarn.system.logs import TEXT, configure_logging, get_logger
+from forewarn.system.logs import LOG_LEVELS, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
-from forewarn.system.standard_streams import discard
+from forewarn.system.standard_streams import discard, has_terminal
+from forewarn.system.systemd_notify import NOTIFY_VARIABLES, SystemdNotifier
 
 _log = get_logger(__name__)
 
@@ -55,7 +58,7 @@ def command(config: str | None, **options: str | None) -> None:
       forewarn up --data :memory: --clock virtual
     """
     values = {name: value.value for name, value in resolve_settings(config, options).items()}
-    configure_logging(TEXT)
+    configure_logging(values["log_format"], level=LOG_LEVELS[values["log_level"]])
     # uvicorn logs a warning for each request that is not HTTP. A client could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     _raise_file_limit()
@@ -69,10 +72,20 @@ def _raise_file_limit() -> None:
 
 
 async def serve(values: dict[str, Any]) -> None:
-    """Run until SIGINT or SIGTERM."""
-    stopped = asyncio.Event()
+    """Run until SIGINT or SIGTERM, or until the terminal is closed."""
+    loop = asyncio.get_running_loop()
+    stopped, reload_requested = asyncio.Event(), asyncio.Event()
+    ends_with_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL  # not with nohup
+
+    def on_hangup() -> None:
+        (stopped if ends_with_terminal and not has_terminal() else reload_requested).set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    systemd = SystemdNotifier()
+    for name in NOTIFY_VARIABLES:  # programs of the fabric must not notify systemd
+        os.environ.pop(name, None)
     service = ForegroundService(values)
     # Exclude long-lived objects from garbage collection, and collect seldom: almost all other objects are freed by
     # their reference count.
@@ -81,11 +94,35 @@ async def serve(values: dict[str, Any]) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    tasks = [
+        asyncio.create_task(_reload_forever(service, systemd, reload_requested)),
+        asyncio.create_task(_notify_watchdog(service, systemd)),
+    ]
     try:
+        systemd.ready()
         _write_output(service.greeting())
         await stopped.wait()
     finally:
+        systemd.stopping()
+        for task in tasks:
+            task.cancel()
         await service.stop()
+
+
+async def _reload_forever(service: ForegroundService, systemd: SystemdNotifier, requested: asyncio.Event) -> None:
+    while True:
+        await requested.wait()
+        requested.clear()
+        systemd.reloading(real_seconds())
+        await service.reload()
+        systemd.ready()
+
+
+async def _notify_watchdog(service: ForegroundService, systemd: SystemdNotifier) -> None:
+    """Notify systemd while the event loop runs. Without that notification, systemd restarts the service."""
+    while systemd.watchdog_seconds is not None:
+        systemd.alive(service.status())
+        await asyncio.sleep(systemd.watchdog_seconds)
 
 
 def _write_output(text: str) -> None:
@@ -171,6 +208,33 @@ class ForegroundService:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
+
+    async def reload(self) -> None:
+        """Apply the fleet file if it has changed, and load the certificate. If one is invalid, keep the current one."""
+        _log.info("reload_started", "SIGHUP: reloading the fleet file and the certificate.")
+        try:
+            await self._reload_fleet()
+        except Exception:  # noqa: BLE001 - the service continues with the old fleet
+            _log.exception("fleet_reload_failed", "The fleet has not changed.", path=self._values["fleet"])
+        if self._all.certificate is not None:
+            self._all.certificate.reload()
+        _log.info("reload_completed", "Reload completed. Other settings need a restart.")
+
+    async def _reload_fleet(self) -> None:
+        source: str = self._values["fleet"]
+        if not source:
+            return
+        text = await asyncio.to_thread(read_fleet_file, source)
+        if is_last_applied(self._engine, text):
+            _log.info("fleet_unchanged", "The fleet file was already applied.", path=source)
+            return
+        change = await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, force=False)
+        changes = {name: names(found) for name, found in msgspec.structs.asdict(change).items() if found}
+        _log.info("fleet_reloaded", "Applied the fleet file.", path=source, **changes)
+
+    def status(self) -> str:
+        """Return one line for `systemctl status`."""
+        return f"{len(self._engine.fleet.vms)} VMs; control API at {self._all.control_url}"
 
     def greeting(self) -> str:
         """Return the first output: what the fleet file has changed, the addresses, and commands to try."""

@@ -30,6 +30,7 @@ from forewarn.control.auth import Authenticator, HostNames, WrongTokens
 from forewarn.control.metrics import count, gauge
 from forewarn.control.openapi import describe
 from forewarn.control.problems import HANDLERS
+from forewarn.control.request_log import RequestLog
 from forewarn.control.routing import Route, starlette_routes
 from forewarn.delivery.feed import Feed
 from forewarn.wire.versions import available_versions
@@ -119,8 +120,11 @@ class Control:
         return JSONResponse(self.description())
 
 
-def control_app(engine: Engine, control: Control, host_names: HostNames | None = None) -> ASGIApp:
-    """Return the ASGI application: authentication, then the routes. Errors are problem details (RFC 9457)."""
+def control_app(
+    engine: Engine, control: Control, host_names: HostNames | None = None, *, has_access_log: bool = False
+) -> ASGIApp:
+    """Return the ASGI application: log, authentication, then the routes. Errors are problem details (RFC 9457)."""
     app = Starlette(routes=starlette_routes(control.routes), exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
-    return Authenticator(engine, app, control.wrong_tokens, host_names)
+    authenticated = Authenticator(engine, app, control.wrong_tokens, host_names)
+    return RequestLog(authenticated, has_access_log=has_access_log)

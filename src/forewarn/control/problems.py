@@ -139,7 +139,8 @@ async def _on_method_not_allowed(request: Request, error: Exception) -> Response
 
 
 async def _on_disconnect(_: Request, __: Exception) -> Response:
-    return Response()  # the client disconnected before its request was complete, so nobody reads this
+    # The client disconnected before its request was complete. Nobody reads this, but the log has the status.
+    return Response(status_code=400)
 
 
 HANDLERS: Mapping[Any, ExceptionHandler] = {

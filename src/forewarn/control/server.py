@@ -53,10 +53,14 @@ class Certificate:
             self.reload_if_changed()
 
     def reload_if_changed(self) -> None:
-        """Reload the files if they have changed. If they are not valid, keep the current certificate."""
+        """Reload the files if they have changed."""
+        self.reload(only_if_changed=True)
+
+    def reload(self, *, only_if_changed: bool = False) -> None:
+        """Load the files, for new connections. If they are not valid, keep the current certificate."""
         try:
             versions = self._file_versions()
-            if versions == self._loaded_versions:
+            if only_if_changed and versions == self._loaded_versions:
                 return
             # A new context: an existing one would keep the old key beside the new one.
             self._current = self._load()
@@ -64,7 +68,7 @@ class Certificate:
             _log.warning("certificate_reload_failed", "Keeping the current certificate.", error=str(error))
         else:
             self._loaded_versions = versions
-            _log.info("certificate_reloaded", "Loaded the changed certificate.", path=self.path)
+            _log.info("certificate_reloaded", "Loaded the certificate. New connections use it.", path=self.path)
 
     def _file_versions(self) -> list[tuple[int, int]]:
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
+from forewarn.clock import real_seconds
 from forewarn.metadata import fixed_responses
 from forewarn.metadata.counters import RequestCounter
 from forewarn.metadata.rendered_responses import CLOSE, RenderedResponse, rendered
@@ -192,6 +193,8 @@ class MetadataConnection(asyncio.Protocol):
 
     def _remember(self, data: bytes) -> None:
         """Keep the bytes for comparison if they were exactly one poll and nothing else is in progress."""
+        if self._server.has_access_log:
+            return  # every request is routed, and logged
         if self._repeat is not None and self._begun == 1 and self._is_idle and not self._input_closed:
             self._repeat_bytes = data
 
@@ -387,6 +390,8 @@ class MetadataConnection(asyncio.Protocol):
     def _start(self, request: MetadataRequest) -> None:
         self._current = request
         request.caller = self.find_caller()
+        if self._server.has_access_log:
+            request.started_at = real_seconds()
         if self._tracker.watching:
             self._tracker.request_started(request)
         try:
@@ -436,8 +441,11 @@ class MetadataConnection(asyncio.Protocol):
         request.has_response = True
         self._current = None
         self._idle_rounds = 0  # time spent on a delayed response is not idle time
-        self._write(response, b"" if request.method == "HEAD" else response.body, keep_alive=request.keep_alive)
+        body = b"" if request.method == "HEAD" else response.body
+        self._write(response, body, keep_alive=request.keep_alive)
         self._server.count(request, response.status)
+        if self._server.has_access_log:
+            self._server.log_access(request, self._peer or "", response.status, len(body))
         if self._tracker.watching:
             self._tracker.response_sent(request, response)
             self._tracker.request_ended(request)
@@ -496,6 +504,8 @@ class MetadataConnection(asyncio.Protocol):
         self._server.count(request, response.status)
         self._tracker.request_failed(request, response.status)
         self._write(response, part, keep_alive=True)
+        if self._server.has_access_log:
+            self._server.log_access(request, self._peer or "", response.status, len(part))
 
     def reset(self) -> None:
         """Close the connection with a TCP reset."""

@@ -79,6 +79,7 @@ class MetadataRequest:
         "method",
         "needs_body",
         "poll",
+        "started_at",
         "target",
         "tracking",
     )
@@ -103,6 +104,8 @@ class MetadataRequest:
         self.caller: Caller | None = None
         """The calling VM, looked up when processing of the request started, and again after a wait."""
         self.poll: Poll | None = None
+        self.started_at = 0.0
+        """When processing of the request started, in real seconds. Only the access log needs it."""
         self.tracking: VMTracking | None = None
         """Delivery tracking of the caller, while the request is in progress and tracking is on."""
         self.body = b""

@@ -60,6 +60,7 @@ class MetadataOptions:
     newer_versions: str = "reject"
     post_without_header: bool = False
     first_get_delay: timedelta = timedelta(0)
+    access_log: bool = False
 
 
 class Routes:

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from forewarn.clock import real_seconds
 from forewarn.errors import CannotListen, SameAddress
 from forewarn.metadata.callers import Callers
 from forewarn.metadata.counters import RequestCounters
@@ -18,6 +19,7 @@ from forewarn.metadata.rendered_documents import RenderedDocuments
 from forewarn.metadata.rendered_responses import CommonHeaders
 from forewarn.metadata.request import EVENTS_PATH, parse_target
 from forewarn.metadata.routes import Routes
+from forewarn.system.access_log import log_access
 from forewarn.system.addresses import read_host_port
 from forewarn.system.connections import Connections
 from forewarn.system.sockets import address_of, open_socket, overlap, release, start_listening
@@ -55,6 +57,7 @@ class MetadataServer:
         self.versions = available_versions(preview=options.preview_versions)
         self.callers = Callers(engine, options.rate_limit)
         self.limited = options.rate_limit > 0
+        self.has_access_log = options.access_log
         self.long_polls = LongPolls(engine)
         self.counters = RequestCounters(self.versions)
         self.common_headers = CommonHeaders(engine.clock)
@@ -99,6 +102,12 @@ class MetadataServer:
             self.counters.poll(request.target.query.get("api-version", ""), status).count += 1
         elif request.method == "POST":
             self.counters.approval(status).count += 1
+
+    def log_access(self, request: MetadataRequest, address: str, status: int, size: int) -> None:
+        """Log a request with the size of the body of its response."""
+        caller = request.caller.vm if request.caller is not None else ""
+        seconds = real_seconds() - request.started_at
+        log_access("metadata", caller, address, request.method, request.target.path, status, size, seconds)
 
     def _start_epoch(self) -> None:
         self.epoch += 1

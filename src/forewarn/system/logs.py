@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 TEXT, JSON = LOG_FORMATS = ("text", "json")
+LOG_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 PLAIN_EVENT = "log"
 """Event name of a record that was not written by an EventLogger, for example by a library."""
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FILE = "service.json"
 TOKEN_FILE = "admin-token"  # noqa: S105 - the name of a file, not a token
 REGISTRY_VARIABLE = "FOREWARN_RUNTIME_DIR"
+SYSTEM_REGISTRY = Path("/run/forewarn")
+"""The registry of a service that systemd runs. systemd creates it, for the user of the service."""
 
 
 class ServiceFile(NamedTuple):
@@ -119,6 +121,17 @@ def registry_folders() -> list[Path]:
     return [Path(runtime) / "forewarn", temporary] if runtime else [temporary]
 
 
+def system_service_user() -> str:
+    """Return the user of the service that systemd runs, if it is another user than this one."""
+    import pwd
+
+    try:
+        owner = SYSTEM_REGISTRY.stat().st_uid
+        return "" if owner == os.geteuid() else pwd.getpwuid(owner).pw_name
+    except (OSError, KeyError):
+        return ""
+
+
 def _check_private(folder: Path) -> None:
     """Raise OSError if others could have made the folder, or can change it."""
     found = folder.lstat()
@@ -141,7 +154,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _entries() -> Iterator[tuple[Path, ServiceFile]]:
-    for folder in registry_folders():
+    own = os.environ.get(REGISTRY_VARIABLE)
+    for folder in registry_folders() if own else [*registry_folders(), SYSTEM_REGISTRY]:
         with suppress(OSError):
             _check_private(folder)
             for path in sorted(folder.glob("*.json")):

@@ -21,6 +21,15 @@ def open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode))
 
 
+def has_terminal() -> bool:
+    """Whether this process has a terminal. It loses it when the terminal is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 OUTPUT_ERRORS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE))
 """What a stream that cannot be written to raises."""
 

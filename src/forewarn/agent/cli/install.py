@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.cli.options import (
@@ -16,20 +14,32 @@ from forewarn.agent.cli.options import (
     read_address,
     resolve_options,
 )
-from forewarn.errors import BadOption, NotPermitted, UnitDiffers, UnitMasked
-from forewarn.system.files import check_regular_file, write_atomically
+from forewarn.errors import BadOption
+from forewarn.system.systemd_unit import (
+    INSTALL,
+    RELOAD,
+    SANDBOX,
+    UNIT_FOLDER,
+    USER_SANDBOX,
+    command_line,
+    escaped,
+    find_user,
+    make_folder,
+    own_program,
+    protect_home,
+    quoted,
+    start_hint,
+    write_unit,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
 
 
 # --- The unit -------------------------------------------------------------------------------------
 
 
 UNIT_NAME = "forewarn-agent.service"
-_PLAIN = re.compile(r"[A-Za-z0-9@+=:,./_-]+")
-_HOMES = (PurePosixPath("/home"), PurePosixPath("/root"), PurePosixPath("/run/user"))
 
 
 class SystemdUnit(NamedTuple):
@@ -71,23 +81,6 @@ KillMode=process
 # agent keeps running.
 OOMScoreAdjust=-250
 OOMPolicy=continue
-# The agent reads data from the network: programs that it runs cannot get additional privileges.
-NoNewPrivileges=yes
-# Handlers manage applications. They do not change the kernel, the clock or the host name.
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
-ProtectKernelLogs=yes
-ProtectControlGroups=yes
-ProtectClock=yes
-ProtectHostname=yes
-# The network, and the Unix sockets of HAProxy, D-Bus and the journal.
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-# Not needed to stop and start applications.
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-SystemCallArchitectures=native
-SystemCallErrorNumber=EPERM
 """
 
 _AS_ROOT = """\
@@ -104,16 +97,8 @@ _AS_USER = """\
 ProtectSystem=strict
 # A handler that uses a socket in /tmp needs PrivateTmp=no in a drop-in.
 PrivateTmp=yes
-# Handlers of this user need no devices, capabilities or namespaces, and no access to processes of other users.
-PrivateDevices=yes
 CapabilityBoundingSet=
 AmbientCapabilities=
-RestrictNamespaces=yes
-ProtectProc=invisible
-RemoveIPC=yes
-# System calls of ordinary programs. MemoryDenyWriteExecute is not set: handlers may use Java or JavaScript.
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged
 """
 
 _STATE = """\
@@ -122,69 +107,25 @@ StateDirectory=forewarn-agent
 StateDirectoryMode=0700
 """
 
-_INSTALL = """\
-[Install]
-WantedBy=multi-user.target
-"""
-
 
 def render_unit(unit: SystemdUnit) -> str:
     """Return the content of the unit file, with comments that give the reason for each setting."""
-    start = f"[Service]\nExecStart={command_line(unit.command)}\n"
+    start = f"[Service]\nExecStart={command_line(unit.command)}\n{RELOAD}"
     if unit.user:
-        start += f"User={_escaped(unit.user)}\n"
-    limits = _AS_USER + _homes(unit) if unit.user else _AS_ROOT
-    return "\n".join([_UNIT, start + _state(unit) + _SERVICE + limits, _INSTALL])
+        start += f"User={escaped(unit.user)}\n"
+    used = (unit.state, *unit.files, *unit.command)
+    limits = _AS_USER + USER_SANDBOX + protect_home(used) if unit.user else _AS_ROOT
+    return "\n".join([_UNIT, start + _state(unit) + _SERVICE + SANDBOX + limits, INSTALL])
 
 
 def _state(unit: SystemdUnit) -> str:
     if unit.state:
-        folder = _quote_argument(unit.state)
+        folder = quoted(unit.state)
         return f"# The agent's record of what it has done. The folder must exist.\nReadWritePaths={folder}\n"
     return _STATE
 
 
-def _homes(unit: SystemdUnit) -> str:
-    words = (
-        unit.state,
-        *unit.files,
-        *(word.partition("=")[2] if word.startswith("--") else word for word in unit.command),
-    )
-    paths = [PurePosixPath(word) for word in words if word.startswith("/")]
-    if any(home in path.parents for path in paths for home in _HOMES):
-        return "# The agent, its policy, a handler or its state is in a home directory.\nProtectHome=read-only\n"
-    return "# The agent uses no file in a home directory.\nProtectHome=yes\n"
-
-
-def command_line(words: Sequence[str]) -> str:
-    """Return the words as a value of ExecStart=: quoted, and with systemd's expansions disabled."""
-    if set(words[0]) & set("'\"\\"):
-        raise BadOption(
-            name="the program", value=words[0], problem="systemd cannot start a program with quotes in its path."
-        )
-    # A colon before the program disables variable expansion. Doubling the $ does not work in the program's path.
-    if any("$" in word for word in words):
-        words = [f":{words[0]}", *words[1:]]
-    return " ".join(_quote_argument(word) for word in words)
-
-
-def _quote_argument(word: str) -> str:
-    escaped = _escaped(word)
-    if _PLAIN.fullmatch(word):
-        return escaped
-    return '"' + escaped.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _escaped(word: str) -> str:
-    if not word.isprintable():
-        raise BadOption(name="the path", value=word, problem="a unit file cannot contain it. Use printable characters.")
-    return word.replace("%", "%%")
-
-
 # --- The command ----------------------------------------------------------------------------------
-
-
-UNIT_FOLDER = "/etc/systemd/system"
 
 
 def parser() -> AgentParser:
@@ -234,11 +175,9 @@ def run(options: Namespace) -> int:
         return 0
     file = Path(options.unit_dir) / UNIT_NAME
     if state_folder:
-        _make_folder(Path(state_folder), owner)
-    sys.stdout.write(f"{_write(file, text, force=options.force)}\n")
-    sys.stdout.write(
-        f"To start the agent now and at every boot:\n  systemctl daemon-reload\n  systemctl enable --now {UNIT_NAME}\n"
-    )
+        make_folder(Path(state_folder), owner, "--state")
+    sys.stdout.write(f"{write_unit(file, text, force=options.force)}\n")
+    sys.stdout.write(start_hint("the agent", UNIT_NAME))
     return 0
 
 
@@ -249,10 +188,8 @@ def own_command() -> list[str]:
     archive = getattr(forewarn.__loader__, "archive", None)
     if archive is not None:
         return [sys.executable, str(Path(archive).absolute())]
-    program = Path(sys.argv[0]).absolute()
-    if program.name == "forewarn" and os.access(program, os.X_OK):
-        return [str(program), "agent"]
-    return [sys.executable, "-m", "forewarn.agent"]
+    program = own_program()
+    return [program, "agent"] if program else [sys.executable, "-m", "forewarn.agent"]
 
 
 def _check_addresses(options: Namespace) -> None:
@@ -265,52 +202,10 @@ def _check_addresses(options: Namespace) -> None:
         read_address(options.listen, "--listen")
 
 
-def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
-    """Create the folder if it is missing: systemd does not start a unit whose ReadWritePaths= does not exist."""
-    try:
-        if not folder.is_dir():
-            folder.mkdir(mode=0o700, parents=True)
-            if owner is not None:
-                os.chown(folder, *owner)
-    except OSError as error:
-        problem = error.strerror
-        raise NotPermitted(action="create the folder", path=folder, problem=problem, flag="--state") from error
-
-
 def _check_user(name: str) -> tuple[int, int]:
     """Return the user id and group id of a user."""
-    import pwd
-
-    try:
-        found = pwd.getpwnam(name)
-    except KeyError:
+    found = find_user(name)
+    if found is None:
         problem = f"there is no such user. Create it with: useradd --system --no-create-home {name}"
-        raise BadOption(name="--user", value=name, problem=problem) from None
-    return found.pw_uid, found.pw_gid
-
-
-def _write(file: Path, text: str, *, force: bool) -> str:
-    """Write the unit file atomically and return a message for the user."""
-    content = text.encode()
-    try:
-        if file.is_symlink() and os.path.realpath(file) == os.path.realpath(os.devnull):
-            raise UnitMasked(path=file, unit=file.name)
-        check_regular_file(file)
-        current = _read_start(file, len(content) + 1)
-        if current == content:
-            return f"{file} is up to date."
-        if current is not None and not force:
-            raise UnitDiffers(path=file)
-        write_atomically(file, content, 0o644, follow_links=True)
-    except OSError as error:
-        raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--unit-dir") from error
-    return f"Wrote {file}."
-
-
-def _read_start(file: Path, size: int) -> bytes | None:
-    """Return the first bytes of a file; None if it does not exist."""
-    try:
-        with file.open("rb") as stream:
-            return stream.read(size)
-    except FileNotFoundError:
-        return None
+        raise BadOption(name="--user", value=name, problem=problem)
+    return found

@@ -22,6 +22,7 @@ COMMANDS = {
     "plan": "Show what the agent would do about an event, and when.",
     "status": "Show current events and what the agent of this VM has done.",
     "install": "Write a systemd unit that runs the agent.",
+    "uninstall": "Remove the systemd unit that runs the agent.",
     "bundle": "Write the agent as a single file for Python 3.10 or newer.",
 }
 

@@ -17,12 +17,15 @@ from forewarn.agent.cli.options import (
     read_address,
     resolve_options,
 )
-from forewarn.agent.status_server import WATCHDOG_VARIABLES, StatusPages, Watchdog
+from forewarn.agent.status_server import StatusPages, Watchdog
 from forewarn.system.addresses import show_host_port
 from forewarn.system.logs import LOG_FORMATS, configure_logging, get_logger
+from forewarn.system.standard_streams import has_terminal
+from forewarn.system.systemd_notify import NOTIFY_VARIABLES
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from pathlib import Path
 
     from forewarn.agent.loop import Agent
 
@@ -34,7 +37,7 @@ def parser() -> AgentParser:
         "run",
         "Poll for events, run handlers, approve, and undo.\n\n"
         "Without a policy file, the agent only logs events. It records its work on disk. If it is killed,\n"
-        "the next run continues or undoes that work.",
+        "the next run continues or undoes that work. SIGHUP reloads the policy file.",
         "forewarn agent run --config agent.toml",
         "forewarn agent run --config agent.toml --dry-run --endpoint http://127.0.0.1:8169 --vm-name web-0",
     )
@@ -48,7 +51,8 @@ def parser() -> AgentParser:
 
 
 def run(options: Namespace) -> int:
-    config = load_config(config_path(options))
+    path = config_path(options)
+    config = load_config(path)
     resolved = resolve_options(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
     if resolved.endpoint.value:
@@ -66,13 +70,13 @@ def run(options: Namespace) -> int:
     folder = None if options.dry_run else resolved.folder  # a dry run writes nothing to disk
     watchdog = Watchdog()
     environment = dict(os.environ)
-    for name in WATCHDOG_VARIABLES:  # programs of handlers must not notify systemd
+    for name in NOTIFY_VARIABLES:  # programs of handlers must not notify systemd
         os.environ.pop(name, None)
     with StatusPages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
             _log.info("status_server_started", "Serving metrics and health.", address=show_host_port(*pages.address))
-        _stop_on_signals(agent)
-        watchdog.started()
+        _handle_signals(agent, _Reload(agent, path, watchdog))
+        watchdog.ready()
         agent.run()
         if not agent.should_restart:
             watchdog.stopping()
@@ -81,13 +85,41 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _stop_on_signals(agent: Agent) -> None:
-    """Stop the agent on the first signal. A second signal has its default effect."""
+class _Reload:
+    """Reads the policy file again. If it is not valid, the agent keeps its policy."""
+
+    def __init__(self, agent: Agent, path: Path | None, watchdog: Watchdog) -> None:
+        self._agent = agent
+        self._path = path
+        self._watchdog = watchdog
+        self._one_at_a_time = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._one_at_a_time:
+            self._watchdog.reloading()
+            try:
+                self._agent.replace_config(load_config(self._path))
+            except Exception:  # noqa: BLE001 - a handler in Python can raise anything
+                _log.exception("config_reload_failed", "The agent keeps its policy.", config=str(self._path))
+            else:
+                _log.info("config_reloaded", "Policy reloaded.", config=str(self._path or "(no config)"))
+            self._watchdog.ready()
+
+
+def _handle_signals(agent: Agent, reload: _Reload) -> None:
+    """Stop the agent on the first SIGTERM or SIGINT. A second one has its default effect. SIGHUP reloads the policy,
+    or stops the agent if its terminal was closed."""
+    ends_with_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL  # not with nohup
 
     def stop(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         # In a thread: this thread may hold a lock that stopping needs.
         threading.Thread(target=agent.stop, name="stop", daemon=True).start()
 
+    def hang_up(_: int, __: object) -> None:
+        target = agent.stop if ends_with_terminal and not has_terminal() else reload
+        threading.Thread(target=target, name="hangup", daemon=True).start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, hang_up)
