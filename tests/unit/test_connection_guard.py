@@ -311,7 +311,7 @@ async def test_pipelined_requests_wait_for_the_response_before_them() -> None:
 @pytest.mark.parametrize(
     "few", [{"max_connections": 2}, {"max_connections_per_address": 2}], ids=["in all", "from one address"]
 )
-async def test_a_new_connection_replaces_the_one_that_has_been_idle_the_longest(few: dict[str, int]) -> None:
+async def test_a_new_connection_replaces_the_one_that_has_been_idle_the_longest(few: dict[str, Any]) -> None:
     async with running(replace(LIMITS, **few)) as service:
         first, second = await service.client(), await service.client()
         assert await second.is_answered()
@@ -327,7 +327,7 @@ async def test_a_new_connection_replaces_the_one_that_has_been_idle_the_longest(
 @pytest.mark.parametrize(
     "few", [{"max_connections": 4}, {"max_connections_per_address": 4}], ids=["in all", "from one address"]
 )
-async def test_a_new_connection_is_refused_while_none_is_idle(few: dict[str, int]) -> None:
+async def test_a_new_connection_is_refused_while_none_is_idle(few: dict[str, Any]) -> None:
     async with running(replace(LIMITS, **few)) as service:
         busy = [await service.client() for _ in range(4)]
         busy[0].send(GET % b"feed")

@@ -57,7 +57,8 @@ class HostNames:
     def unknown(self, scope: Scope) -> str | None:
         """Return the host of a request if it is not known."""
         for name, value in scope["headers"]:
-            if name == b"host" and not self._knows(host := value.decode("latin-1").strip()):
+            host: str = value.decode("latin-1").strip()
+            if name == b"host" and not self._knows(host):
                 return host
         return None
 
