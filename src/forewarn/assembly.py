@@ -33,11 +33,11 @@ from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
 from forewarn.scenarios.runs import ScenarioRuns
-from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.addresses import read_host_port
 from forewarn.system.logs import get_logger
 from forewarn.system.sockets import address_of, open_socket, overlap
+from forewarn.system.user_folders import MEMORY
 
 if TYPE_CHECKING:
     import socket

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import cached_property
@@ -228,7 +227,7 @@ class ControlClient:
 
 def proves_itself(connection: HTTPConnection, key: str) -> bool:
     """Return whether the program at the other end knows the key of the service file. Raises OSError."""
-    challenge = secrets.token_hex(32)
+    challenge = os.urandom(32).hex()
     timeout = connection.timeout
     connection.timeout = PROOF_SECONDS
     try:

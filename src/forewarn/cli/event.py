@@ -25,7 +25,6 @@ from forewarn.cli.output import (
 from forewarn.cli.requests import change_command
 from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_seconds
-from forewarn.delivery.feed import EVENT_STREAM, RETRY_MILLISECONDS, EventStreamParser
 from forewarn.errors import NoService, Unavailable
 
 if TYPE_CHECKING:
@@ -337,6 +336,8 @@ class FeedClient:
 
     def rows(self) -> Iterator[str]:
         """Yield the JSON of each row, without end."""
+        from forewarn.delivery.feed import RETRY_MILLISECONDS  # slow to import, and only this command needs it
+
         while True:
             try:
                 yield from self._rows_of_connection()
@@ -354,6 +355,8 @@ class FeedClient:
             self._client = self._client.refreshed()
 
     def _rows_of_connection(self) -> Iterator[str]:
+        from forewarn.delivery.feed import EVENT_STREAM, EventStreamParser
+
         headers = {"Last-Event-ID": self._position} if self._position else {}
         with self._client.open(
             "GET", ("feed",), self._query, headers=headers, seconds=READ_TIMEOUT_SECONDS

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from forewarn.cli.client import ControlClient
+from forewarn.cli.tables import table_lines, terminal_width
 from forewarn.core.durations import format_relative_time, format_time, from_text
 
 if TYPE_CHECKING:
@@ -21,9 +18,6 @@ if TYPE_CHECKING:
 
 
 _PARTS = re.compile(r"([0-9]+)").split
-
-_PIPED_WIDTH = 240
-"""Output to a file or a pipe is not cut to the width of a terminal."""
 
 
 def service_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -75,21 +69,11 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False)
-
-
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: str) -> None:
     """Print a table, or the text `empty` if it has no rows."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    if table.row_count:
-        console().print(table)
-    else:
-        click.echo(empty)
+    found = list(rows)
+    lines = table_lines(columns, found, terminal_width()) if found else (empty,)
+    click.echo("\n".join(lines))
 
 
 def print_facts(facts: dict[str, str | None]) -> None:
