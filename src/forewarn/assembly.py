@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
+import shutil
 from contextlib import ExitStack, closing
 from functools import partial
 from ipaddress import ip_address
@@ -73,11 +74,20 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
 
 
 def _split_command(program: str) -> list[str]:
+    """Return the program and its arguments. A program that cannot be started is an error now, not at its first use."""
     try:
-        return shlex.split(program)
+        words = shlex.split(program)
+        problem = ""
     except ValueError as error:
-        problem = f"{error}. Write the program as in a shell."
-        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
+        words, problem = [], f"{error}. Write the program as in a shell."
+    if not problem and not (words and shutil.which(words[0])):
+        name = words[0] if words else ""
+        found = "/" in name and Path(name).exists()
+        missing = f"there is no program {name!r}" + ("" if "/" in name else " in the folders of PATH")
+        problem = f"{name} is not an executable file." if found else f"{missing}."
+    if problem:
+        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem)
+    return words
 
 
 def read_certificate(values: dict[str, Any]) -> Certificate | None:
