@@ -12,8 +12,6 @@ from bench.report import Outcome, at_most, spread
 from bench.service import FOREWARN, Service, fleet_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bench.context import Context
 
 VMS = 200
@@ -29,6 +27,7 @@ def measure(context: Context) -> Outcome:
     commands |= {name: [FOREWARN, *name.split()] for name in GOALS}
     # Without variables of the caller that change how Python starts. The first run of each compiles the modules.
     environment = {name: value for name, value in service.environment.items() if not name.startswith("PYTHON")}
+    del environment["FOREWARN_METADATA"], environment["FOREWARN_CONTROL"]
     environment["PYTHONPYCACHEPREFIX"] = str(service.folder / "compiled")
     for command in commands.values():
         _cpu_seconds(command, environment)
@@ -48,7 +47,7 @@ def measure(context: Context) -> Outcome:
     return Outcome(rows, {name: spread(values) for name, values in seconds.items()})
 
 
-def _cpu_seconds(command: Sequence[str], environment: dict[str, str]) -> float:
+def _cpu_seconds(command: list[str], environment: dict[str, str]) -> float:
     """Run a command, and return its user and system time."""
     discard = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     pid = os.posix_spawn(command[0], command, environment, file_actions=discard)

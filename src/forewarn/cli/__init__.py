@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 import sys
 from importlib import import_module
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import click
 
 from forewarn import __version__
+from forewarn.cli.variables import warn_of_mistyped_variables
 from forewarn.errors import ForewarnError, exit_code, nearest
 from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
 
@@ -46,6 +49,9 @@ SECTIONS = {
 NOUNS = {noun: text for section in SECTIONS.values() for noun, text in section.items()}
 
 
+_UNKNOWN_COMMAND = re.compile(r"No such command '([^']*)'")  # click has no attribute for the name
+
+
 class Nouns(click.Group):
     """Imports a command when it is used, so that `forewarn vm list` does not load a web server."""
 
@@ -67,6 +73,12 @@ class Nouns(click.Group):
             from forewarn.cli.renamed_options import name_current_option
 
             raise name_current_option(error) from None
+        except click.UsageError as error:
+            group = error.ctx.command if error.ctx else None
+            if isinstance(group, click.Group) and (unknown := _UNKNOWN_COMMAND.match(error.message)):
+                hint = nearest(unknown[1], group.commands)
+                raise click.UsageError(f"No such command {unknown[1]!r}.{hint}", ctx=error.ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section. The usage line shows the two options, to keep the help on one screen."""
@@ -93,6 +105,8 @@ def root() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command. An error is printed as one line, and its family decides the exit code."""
     try:
+        if "_FOREWARN_COMPLETE" not in os.environ:  # a shell asks for completions
+            warn_of_mistyped_variables()
         return root.main(arguments, prog_name="forewarn")
     except ForewarnError as error:
         _print_error(str(error))

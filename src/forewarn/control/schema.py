@@ -101,7 +101,7 @@ def page_of(name: str, shape: type[Struct], *, counted: bool = False) -> type[St
     help_ = "The cursor of the next page; null on the last page."
     title = f"{shape.__name__.removesuffix('Shape')}PageShape"
     total = Annotated[Count | UnsetType, Meta(description="With count=true: the number of all matching items.")]
-    fields = [
+    fields: list[Any] = [
         (name, list[shape]),  # type: ignore[valid-type]
         ("next", Annotated[str | None, Meta(description=help_)]),
         *([("total", total, UNSET)] if counted else []),
