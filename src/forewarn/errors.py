@@ -589,6 +589,21 @@ class BadToken(Forbidden):
     )
 
 
+class UnknownToken(Forbidden):
+    message = (
+        "The service does not know this token. It may be of another service, or may have been replaced. Create one "
+        "with: forewarn token create"
+    )
+
+
+class TokenExpired(Forbidden):
+    message = "The token of {name!r} expired on {time}. Create a new one with: forewarn token create"
+
+
+class TokenRevoked(Forbidden):
+    message = "The token of {name!r} was revoked on {time}. Ask the operator of the service for a new one."
+
+
 class InsufficientRole(Forbidden):
     message = "The token's role is {role}. This request ({what}) needs {needed}."
 

@@ -10,9 +10,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from forewarn.control.problems import problem
-from forewarn.core.access import Role, Token, create_token
+from forewarn.core.access import Role, Token, create_token, revocation
+from forewarn.core.durations import format_time
 from forewarn.core.history import ENGINE
-from forewarn.errors import BadToken
+from forewarn.errors import BadToken, ForewarnError, TokenExpired, TokenRevoked, UnknownToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,22 +48,29 @@ class Authenticator:
             await self._app(scope, receive, send)
             return
         token = self._token(scope)
-        if token is None:
+        if isinstance(token, ForewarnError):
             headers = {"www-authenticate": 'Bearer realm="forewarn"'}
-            await problem(BadToken(), status=401, headers=headers)(scope, receive, send)
+            await problem(token, status=401, headers=headers)(scope, receive, send)
             return
         scope.setdefault("state", {})["token"] = token
         await self._app(scope, receive, send)
 
-    def _token(self, scope: Scope) -> Token | None:
+    def _token(self, scope: Scope) -> Token | ForewarnError:
+        """Return the token of a request, or why there is none. Only who has the token learns what happened to it."""
         values = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, secret = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
         if scheme.lower() != b"bearer":
-            return None
+            return BadToken()
         if self._by_hash is None:
             self._by_hash = {token.hash: token for token in self._engine.draft().all_tokens()}
-        token = self._by_hash.get(hash_of(secret.strip().decode("latin-1")))
-        return token if token is not None and token.valid_at(self._engine.clock.now()) else None
+        hash_ = hash_of(secret.strip().decode("latin-1"))
+        token = self._by_hash.get(hash_)
+        if token is None:
+            revoked = revocation(self._engine.facts, hash_)
+            return UnknownToken() if revoked is None else TokenRevoked(time=format_time(revoked[0]), name=revoked[1])
+        if token.expires_at is not None and not token.valid_at(self._engine.clock.now()):
+            return TokenExpired(time=format_time(token.expires_at), name=token.name)
+        return token
 
     def _on_commit(self, changes: Changes) -> None:
         if changes.tokens:
