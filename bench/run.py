@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench import (
     agent,
     approvals,
+    commands,
     feed,
     fleet_apply,
     kit,
@@ -54,6 +55,7 @@ BENCHMARKS = {
     "long-poll": Benchmark(long_poll.measure, ("wrk",)),
     "test-kit": Benchmark(kit.measure),
     "agent": Benchmark(agent.measure, ("curl",)),
+    "commands": Benchmark(commands.measure),
 }
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "curl": "curl", "taskset": "util-linux"}
 RESULTS = ROOT / "bench" / "results" / "latest.json"

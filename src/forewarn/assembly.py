@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
+import shutil
 from contextlib import ExitStack, closing
 from functools import partial
 from ipaddress import ip_address
@@ -35,13 +36,13 @@ from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
 from forewarn.scenarios.runs import ScenarioRuns
-from forewarn.settings import MEMORY
 from forewarn.stores import sqlite_backup
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.addresses import read_host_port
 from forewarn.system.connections import connection_places
 from forewarn.system.logs import get_logger
 from forewarn.system.sockets import address_of, open_socket, overlap
+from forewarn.system.user_folders import MEMORY
 
 if TYPE_CHECKING:
     import socket
@@ -81,11 +82,20 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
 
 
 def _split_command(program: str) -> list[str]:
+    """Return the program and its arguments. A program that cannot be started is an error now, not at its first use."""
     try:
-        return shlex.split(program)
+        words = shlex.split(program)
+        problem = ""
     except ValueError as error:
-        problem = f"{error}. Write the program as in a shell."
-        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
+        words, problem = [], f"{error}. Write the program as in a shell."
+    if not problem and not (words and shutil.which(words[0])):
+        name = words[0] if words else ""
+        found = "/" in name and Path(name).exists()
+        missing = f"there is no program {name!r}" + ("" if "/" in name else " in the folders of PATH")
+        problem = f"{name} is not an executable file." if found else f"{missing}."
+    if problem:
+        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem)
+    return words
 
 
 def read_certificate(values: dict[str, Any]) -> Certificate | None:

@@ -14,12 +14,47 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+_SHORT_WORD = 4
+_MAX_KNOWN = 200_000
 _MAX_COMPARED = 5000
 """Limits the time for a hint: comparing with 100,000 VM names would block the service for a second."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return " Did you mean '...'?" with the most similar known name, or an empty string."""
+_SYNONYMS = (
+    {"reboot", "restart"},
+    {"delete", "remove", "terminate", "destroy", "revoke", "rm"},
+    {"evict", "eviction", "preempt"},
+    {"migrate", "move", "redeploy", "live-migration"},
+    {"stop", "deallocate", "shutdown"},
+    {"list", "ls"},
+    {"show", "get", "describe", "inspect"},
+    {"create", "add", "new"},
+    {"approve", "ack", "acknowledge", "confirm"},
+    {"postpone", "delay", "defer"},
+    {"cancel", "abort"},
+    {"explain", "why"},
+    {"history", "log", "logs", "audit"},
+    {"vm", "machine", "instance", "node", "server"},
+    {"host", "hypervisor"},
+    {"group", "set", "scale-set"},
+)
+"""Words that users write for each other. A word can be near only in meaning."""
+
+
+def _synonym(word: str, known: Iterable[str]) -> str:
+    """Return a known name that means the same, or an empty string."""
+    same = next((words for words in _SYNONYMS if word.lower().lstrip("-") in words), ())
+    return next((name for name in known if name.lower().lstrip("-") in same), "")
+
+
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return " Did you mean '...'?" with the most similar known name, or an empty string if none is similar.
+
+    `prefix` is put before the name.
+    """
+    known = list(islice(known, _MAX_KNOWN))
+    if synonym := _synonym(word, islice(known, _MAX_COMPARED)):
+        return f" Did you mean {prefix + synonym!r}?"
     # Imported here to save memory in an idle agent, which never needs it.
     from difflib import get_close_matches
 
@@ -27,8 +62,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     max_difference = max(2, len(word) // 3)
     candidates = (name for name in known if abs(len(name) - len(word)) <= max_difference)
     lowered = {name.lower(): name for name in islice(candidates, _MAX_COMPARED)}
-    close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
-    return f" Did you mean {lowered[close[0]]!r}?" if close else ""
+    # Of a short word, one wrong letter is a large part.
+    close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5 if len(word) <= _SHORT_WORD else 0.6)
+    return f" Did you mean {prefix + lowered[close[0]]!r}?" if close else ""
 
 
 class ForewarnError(Exception):
@@ -570,6 +606,21 @@ class BadToken(Forbidden):
         "The request needs a valid token in the header 'Authorization: Bearer <token>'. The first token is in the "
         "file admin-token of the service's data folder. Create more with: forewarn token create"
     )
+
+
+class UnknownToken(BadToken):
+    message = (
+        "The service does not know this token. It may be of another service, or may have been replaced. Create one "
+        "with: forewarn token create"
+    )
+
+
+class TokenExpired(BadToken):
+    message = "The token of {name!r} expired on {time}. Create a new one with: forewarn token create"
+
+
+class TokenRevoked(BadToken):
+    message = "The token of {name!r} was revoked on {time}. Ask the operator of the service for a new one."
 
 
 class InsufficientRole(Forbidden):

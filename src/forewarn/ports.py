@@ -118,7 +118,16 @@ class ListFilter(NamedTuple):
     """Position of the last item of the previous page; 0: first page."""
     limit: int = 1000
     group: str = ""
-    """For events: only those of this group."""
+    """Only events of this group, or operations with such an event."""
+    vm: str = ""
+    """Only items about a VM that matches this shell pattern."""
+    host: str = ""
+    """Only operations on this host, or events of them."""
+    type: str = ""
+    cause: str = ""
+    status: str = ""
+    unexecuted: bool = False
+    """Only operations that have started, and whose work is not done."""
 
 
 class RetentionCutoff(NamedTuple):
@@ -145,6 +154,9 @@ class Records(Protocol):
     def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
         """Return events, each with its position."""
 
+    def count_events(self, filters: ListFilter) -> int:
+        """Return the number of events that match."""
+
     def operation(self, operation_id: str) -> Operation | None:
         """Return an operation, active or ended."""
 
@@ -153,6 +165,9 @@ class Records(Protocol):
 
     def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
         """Return operations, each with its position."""
+
+    def count_operations(self, filters: ListFilter) -> int:
+        """Return the number of operations that match."""
 
     def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         """Return at most two rollouts whose ids start with this prefix."""

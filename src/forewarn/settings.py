@@ -14,8 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import platformdirs
-
 from forewarn.core.access import NAME_PATTERN, NAME_RULE
 from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES
@@ -27,22 +25,13 @@ from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, 
 from forewarn.system.addresses import is_host_name, read_host_port
 from forewarn.system.logs import LOG_FORMATS, LOG_LEVELS
 from forewarn.system.networks import read_networks
+from forewarn.system.user_folders import MEMORY, user_config_file, user_data_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MEMORY = ":memory:"
 MAX_DEFAULT_NAME = 50
 """Leaves room for a number."""
-
-
-def user_data_folder() -> Path:
-    """The default data folder. The command line looks there for a running service."""
-    return Path(platformdirs.user_data_dir("forewarn"))
-
-
-def user_config_file() -> Path:
-    return Path(platformdirs.user_config_dir("forewarn")) / "forewarn.toml"
 
 
 # --- Readers of values. The text of a ValueError follows "... is not valid: " -------------------------

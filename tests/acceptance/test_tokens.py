@@ -139,6 +139,36 @@ def test_a_revoked_token_is_rejected_at_once_and_after_a_kill(make_service: Make
     assert create(service, name="ci", role="viewer").status == 201
 
 
+def test_the_owner_of_a_token_learns_whether_it_expired_or_was_revoked(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual")
+    tokens = {
+        name: service.control("POST", "/v1/tokens", {"name": name, "role": "viewer", **more}).json()["token"]
+        for name, more in (("old", {"expires": "1h"}), ("gone", {}))
+    }
+    service.control("DELETE", "/v1/tokens/gone")
+    service.advance(hours=2)
+    service.kill()
+    service.start("--clock", "virtual")
+    service.advance(hours=2)  # a virtual clock starts at the system time
+
+    def rejection(token: str) -> tuple[int, str, str]:
+        answer = service.control("GET", "/v1/vms", token=token)
+        return answer.status, answer.json()["type"].rpartition(":")[2], answer.json()["detail"]
+
+    status, kind, detail = rejection(tokens["old"])
+    assert (status, kind) == (401, "TokenExpired")
+    assert "The token of 'old' expired on 20" in detail
+    status, kind, detail = rejection(tokens["gone"])
+    assert (status, kind) == (401, "TokenRevoked")
+    assert "The token of 'gone' was revoked on 20" in detail
+    # Everybody else learns nothing, also with a part of a token.
+    for other in ("fw_invented", tokens["gone"][:-1]):
+        status, kind, detail = rejection(other)
+        assert (status, kind) == (401, "UnknownToken")
+        assert "gone" not in detail
+    assert service.request("GET", "/v1/vms", address=service.control_address).json()["type"].endswith(":BadToken")
+
+
 def test_history_records_the_creator_of_a_token_and_its_actions(forewarn: Service) -> None:
     secret = create(forewarn, name="ci", role="operator").json()["token"]
     asked = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()

@@ -62,6 +62,25 @@ def test_a_relayed_error_can_be_copied() -> None:
     assert str(copy.copy(BadDuration.relayed("in other words"))) == "in other words"
 
 
+@pytest.mark.parametrize(
+    ("word", "known", "hint"),
+    [
+        ("reboot", ["rebalance", "redeploy", "restart"], "restart"),
+        ("Restart", ["Freeze", "Reboot"], "Reboot"),
+        ("rm", ["create", "list", "revoke"], "revoke"),
+        ("--preempt", ["--evict", "--yes"], "--evict"),
+        ("ls", ["list", "show"], "list"),
+        ("move", ["evict", "migrate"], "migrate"),
+        ("vn", ["event", "vm"], "vm"),
+        ("wbe-0", ["db-0", "web-0"], "web-0"),
+        ("postgres", ["restart", "web-0"], ""),
+        ("kitchen", ["cancel", "approve"], ""),
+    ],
+)
+def test_the_nearest_name_knows_typos_and_synonyms(word: str, known: list[str], hint: str) -> None:
+    assert errors.nearest(word, known) == (f" Did you mean {hint!r}?" if hint else "")
+
+
 def test_messages_survive_without_docstrings() -> None:
     program = "from forewarn.errors import BadDuration; print(BadDuration(text='soon'))"
     printed = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True).stdout

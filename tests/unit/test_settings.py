@@ -322,7 +322,7 @@ def test_an_old_option_of_a_command_is_an_error_with_the_new_name(
 
 
 def test_a_former_option_is_not_confused_with_the_option_of_another_command() -> None:
-    result = CliRunner().invoke(root, ["vm", "list", "--limit", "3"])
+    result = CliRunner().invoke(root, ["group", "list", "--limit", "3"])
     assert result.exit_code == 2
     assert "It is now called" not in result.output
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn import __version__
+from forewarn.cli.variables import warn_of_mistyped_variables
 from forewarn.errors import ForewarnError, exit_code, nearest
 from forewarn.system.printable import printable, printable_output
 from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
@@ -56,6 +59,7 @@ NOUNS = {noun: text for section in SECTIONS.values() for noun, text in section.i
 
 
 PROGRAM = "forewarn"
+_UNKNOWN_COMMAND = re.compile(r"No such command '([^']*)'")  # click has no attribute for the name
 
 
 class Nouns(click.Group):
@@ -88,6 +92,12 @@ class Nouns(click.Group):
             from forewarn.cli.renamed_options import name_current_option
 
             raise name_current_option(error) from None
+        except click.UsageError as error:
+            group = error.ctx.command if error.ctx else None
+            if isinstance(group, click.Group) and (unknown := _UNKNOWN_COMMAND.match(error.message)):
+                hint = nearest(unknown[1], group.commands)
+                raise click.UsageError(f"No such command {unknown[1]!r}.{hint}", ctx=error.ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section. The usage line shows the two options, to keep the help on one screen."""
@@ -119,6 +129,8 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def _run_safely(arguments: list[str] | None) -> Any:
     try:
+        if "_FOREWARN_COMPLETE" not in os.environ:  # a shell asks for completions
+            warn_of_mistyped_variables()
         return root.main(arguments, prog_name=PROGRAM)
     except ForewarnError as error:
         _print_error(str(error))

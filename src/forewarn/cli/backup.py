@@ -13,7 +13,7 @@ from forewarn.cli.output import print_json, service_option
 from forewarn.cli.selection import check_options, default_services, find_service
 from forewarn.cli.settings import resolve_settings
 from forewarn.errors import BadOption
-from forewarn.settings import MEMORY
+from forewarn.system.user_folders import MEMORY
 
 data_option = click.option("--data", metavar="DIR", help="Data folder of the service.  [env: FOREWARN_DATA]")
 server_option = click.option("--server", hidden=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import cached_property
@@ -31,7 +30,7 @@ TIMEOUT_SECONDS = 300
 """Long enough to apply a large fleet."""
 PROOF_SECONDS = 30
 MAX_PROOF_BYTES = 1000
-MAX_PAGE_SIZE = "1000"
+MAX_PAGE_SIZE = 1000
 MAX_RESPONSE_BYTES = 256 * 1_048_576
 """More than any response of Forewarn."""
 
@@ -118,12 +117,13 @@ class ControlClient:
         pages = self.pages((name, *path), list(query.items()))
         return {path[-1] if path else name: [each for page in pages for each in page]}
 
-    def pages(self, path: tuple[str, ...], query: list[tuple[str, str]]) -> Iterator[list[Any]]:
-        """Yield the items of each page of a list."""
+    def pages(self, path: tuple[str, ...], query: list[tuple[str, str]], size: int = 0) -> Iterator[list[Any]]:
+        """Yield the items of each page of a list. `size`: the size of a page; 0: the maximum."""
+        limit = str(min(size or MAX_PAGE_SIZE, MAX_PAGE_SIZE))
         cursors: list[str] = []
         while True:
             cursor = [("cursor", cursors[-1])] if cursors else []
-            items, following = self.page(path, [*query, ("limit", MAX_PAGE_SIZE), *cursor])
+            items, following = self.page(path, [*query, ("limit", limit), *cursor])
             yield items
             if following is None:
                 return
@@ -138,6 +138,10 @@ class ControlClient:
         if not isinstance(page, dict) or not isinstance(page.get(path[-1]), list):
             raise ServiceUnreachable(url=self._address.url, problem="the response is not from Forewarn")
         return page[path[-1]], page.get("next")
+
+    def count(self, path: tuple[str, ...], query: list[tuple[str, str]]) -> int:
+        """Return the number of items of a list."""
+        return int(self._parsed("GET", path, [*query, ("limit", "1"), ("count", "true")])["total"])
 
     def post(self, *path: str, body: dict[str, Any] | None = None, seconds: float = TIMEOUT_SECONDS) -> Any:
         if not (body or {}).get("dry_run"):
@@ -245,7 +249,7 @@ class ControlClient:
 
 def proves_itself(connection: HTTPConnection, key: str) -> bool:
     """Return whether the program at the other end knows the key of the service file. Raises OSError."""
-    challenge = secrets.token_hex(32)
+    challenge = os.urandom(32).hex()
     timeout = connection.timeout
     connection.timeout = PROOF_SECONDS
     try:

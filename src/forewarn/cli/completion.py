@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
-from click.shell_completion import CompletionItem, get_completion_class
 
 from forewarn.cli import PROGRAM, root
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 def complete_by_metavar(_: click.Context, option: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the value of an option: names of files for FILE, of folders for DIR, and the values of `one|other`."""
+    from click.shell_completion import CompletionItem  # not loaded by other commands
+
     metavar = option.metavar or ""
     if metavar in ("FILE", "DIR"):
         return [CompletionItem(incomplete, type=metavar.lower())]
@@ -31,6 +37,8 @@ def command(shell: str) -> None:
       forewarn completion zsh >> ~/.zshrc
       forewarn completion fish > ~/.config/fish/completions/forewarn.fish
     """
+    from click.shell_completion import get_completion_class
+
     variable = f"_{PROGRAM.upper()}_COMPLETE"  # root.main reads it when the shell asks for completions
     shells = get_completion_class(shell)
     assert shells is not None  # noqa: S101 - click knows these three

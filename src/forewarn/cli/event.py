@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.history import row_of
+from forewarn.cli.listing import filter_option, list_command, print_list
 from forewarn.cli.output import (
     names,
     print_facts,
@@ -21,10 +22,9 @@ from forewarn.cli.output import (
     wait_line,
     when,
 )
-from forewarn.cli.requests import change_command
+from forewarn.cli.requests import asks, change_command, confirm, yes_option
 from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_seconds
-from forewarn.delivery.feed import EVENT_STREAM, RETRY_MILLISECONDS, EventStreamParser
 from forewarn.errors import NoService, Unavailable
 from forewarn.system.printable import printable_json
 
@@ -48,34 +48,43 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Include ended events.")
-@service_command
-def list_events(everything: bool, client: ControlClient, as_json: bool) -> None:
+@filter_option("vm", "NAME", "Only events of this VM. Can be a shell pattern.")
+@filter_option("group", "NAME", "Only events of this group.")
+@filter_option("host", "NAME", "Only events of operations on this host.")
+@filter_option("type", "TYPE", "Only events of this type, like reboot.")
+@filter_option("cause", "CAUSE", "Only events of operations with this cause, like host-update.")
+@filter_option("status", "STATUS", "Only events with this status: scheduled, started, completed or cancelled.")
+@list_command
+def list_events(everything: bool, client: ControlClient, **options: Any) -> None:
     """List scheduled and started events.
 
     \b
-    Example:
+    Examples:
       forewarn event list --all
+      forewarn event list --vm 'web-*' --type reboot
+      forewarn event list --status scheduled --quiet
     """
-    response = client.all("events", all="true") if everything else client.all("events")
-    if as_json:
-        print_json(response)
-        return
-    now = client.get("clock")["now"]
-    ids = short_ids([event["id"] for event in response["events"]])
-    rows = (
-        (
-            ids[event["id"]],
-            event["type"],
-            event["status"],
-            names(event["vms"]),
-            event["source"],
-            when(event["not_before"], now) if event["status"] == "scheduled" else "",
-            _approval(event),
-        )
-        for event in response["events"]
-    )
-    empty = "No events." if everything else "No scheduled or started events."
-    print_table(("event", "type", "status", "VMs", "source", "not before", "approved"), rows, empty)
+
+    def table(events: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        now = client.get("clock")["now"]
+        ids = short_ids([event["id"] for event in events])
+        return ("event", "type", "status", "VMs", "source", "not before", "approved"), [
+            (
+                ids[event["id"]],
+                event["type"],
+                event["status"],
+                names(event["vms"]),
+                event["source"],
+                when(event["not_before"], now) if event["status"] == "scheduled" else "",
+                _approval(event),
+            )
+            for event in events
+        ]
+
+    filters = {name: options[name] for name in ("vm", "group", "host", "type", "cause", "status")}
+    empty = "No matching events." if any(filters.values()) else "No scheduled or started events."
+    query = {**filters, "all": everything}
+    print_list(client, "events", query, options, table, "No events." if everything else empty)
 
 
 def _approval(event: dict[str, Any]) -> str:
@@ -124,16 +133,52 @@ def _print_event(client: ControlClient, event: dict[str, Any], as_json: bool) ->
 
 
 @command.command()
-@click.argument("event_id", metavar="ID")
+@click.argument("event_id", metavar="[ID]", required=False)
+@click.option("--vm", metavar="NAME", help="Approve all events of this VM that wait for an approval.")
+@click.option("--all", "everything", is_flag=True, help="Approve all events that wait for an approval.")
+@click.option("--dry-run", is_flag=True, help="With --vm or --all: show what would be approved; change nothing.")
+@yes_option
 @service_command
-def approve(event_id: str, client: ControlClient, as_json: bool) -> None:
-    """Approve an event, so that it can start before NotBefore.
+def approve(
+    event_id: str | None,
+    vm: str | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    client: ControlClient,
+    as_json: bool,
+) -> None:
+    """Approve events, so that they can start before NotBefore.
 
     \b
-    Example:
+    Examples:
       forewarn event approve 4caea225
+      forewarn event approve --vm web-0
+      forewarn event approve --all --dry-run
     """
-    _print_event(client, client.post("events", event_id, "approve"), as_json)
+    if (event_id is not None) + (vm is not None) + everything != 1:
+        raise click.UsageError("Use either an ID, --vm NAME or --all.")
+    if event_id is not None:
+        if dry_run:
+            raise click.UsageError("Use --dry-run with --vm NAME or --all.")
+        _print_event(client, client.post("events", event_id, "approve"), as_json)
+        return
+    body = {"vm": vm, "all": everything or None}
+    if everything and not dry_run and asks(yes):
+        waiting = len(client.post("events", "approve", body={**body, "dry_run": True})["events"])
+        if waiting:
+            confirm(f"Approve {waiting} event{'s' if waiting != 1 else ''}?", yes)
+    response = client.post("events", "approve", body={**body, "dry_run": dry_run})
+    if as_json:
+        print_json(response)
+        return
+    if dry_run:
+        click.echo("Dry run: nothing was changed.")
+    verb = "would be approved" if dry_run else "approved"
+    for event in response["events"]:
+        click.echo(f"{event['type']} of {names(event['vms'])} {verb}: event {event['id']}")
+    if not response["events"]:
+        click.echo("No event waits for an approval.")
 
 
 @command.command()
@@ -337,6 +382,8 @@ class FeedClient:
 
     def rows(self) -> Iterator[str]:
         """Yield the JSON of each row, without end."""
+        from forewarn.delivery.feed import RETRY_MILLISECONDS  # slow to import, and only this command needs it
+
         while True:
             try:
                 yield from self._rows_of_connection()
@@ -354,6 +401,8 @@ class FeedClient:
             self._client = self._client.refreshed()
 
     def _rows_of_connection(self) -> Iterator[str]:
+        from forewarn.delivery.feed import EVENT_STREAM, EventStreamParser
+
         headers = {"Last-Event-ID": self._position} if self._position else {}
         with self._client.open(
             "GET", ("feed",), self._query, headers=headers, seconds=READ_TIMEOUT_SECONDS

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forewarn.cli.client import ControlClient
 
 DEFAULT_SHOWN = 100
-MAX_SHOWN = int(MAX_PAGE_SIZE)
+MAX_SHOWN = MAX_PAGE_SIZE
 _FILTERS = ("vm", "group", "host", "type", "cause", "by", "kind", "since", "until", "during")
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.output import by_name, names, print_facts, print_json, print_table, service_command
+from forewarn.cli.listing import filter_option, list_command, print_list
+from forewarn.cli.output import by_name, names, print_facts, print_json, service_command
 from forewarn.cli.requests import (
     impact_options,
     override_notice_option,
@@ -36,29 +37,34 @@ def command() -> None:
 
 
 @command.command("list")
-@service_command
-def list_hosts(client: ControlClient, as_json: bool) -> None:
+@click.argument("name", nargs=-1, metavar="[NAME]...")
+@filter_option("state", "STATE", "Only hosts in this state, like in-service.")
+@list_command
+def list_hosts(name: tuple[str, ...], state: str | None, client: ControlClient, **options: Any) -> None:
     """List hosts with their state, VMs and work.
 
+    A NAME can be a shell pattern.
+
     \b
-    Example:
+    Examples:
       forewarn host list
+      forewarn host list 'rack-1-*' --quiet
     """
-    response = client.all("hosts")
-    if as_json:
-        print_json(response)
-        return
-    rows = (
-        (
-            host["name"],
-            _state(host),
-            str(len(host["vms"])),
-            names(host["vms"]),
-            names([operation["cause"] for operation in host["operations"]], 2),
-        )
-        for host in by_name(response["hosts"])
-    )
-    print_table(("host", "state", "VM count", "VMs", "work"), rows, "No hosts.")
+
+    def table(hosts: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        return ("host", "state", "VM count", "VMs", "work"), [
+            (
+                host["name"],
+                _state(host),
+                str(len(host["vms"])),
+                names(host["vms"]),
+                names([operation["cause"] for operation in host["operations"]], 2),
+            )
+            for host in by_name(hosts)
+        ]
+
+    query = {"name": name, "state": state}
+    print_list(client, "hosts", query, options, table, "No matching hosts." if any(query.values()) else "No hosts.")
 
 
 def _state(host: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ import click
 from forewarn.cli.fleet import read_fleet_file
 from forewarn.errors import BadOption, NotPermitted
 from forewarn.files.fleet_file import parse_fleet
-from forewarn.settings import MEMORY, SECTIONS, Setting, resolve
+from forewarn.settings import SECTIONS, Setting, resolve
 from forewarn.system.files import write_atomically
 from forewarn.system.service_files import REGISTRY_VARIABLE, SYSTEM_REGISTRY, TOKEN_FILE
 from forewarn.system.systemd_unit import (
@@ -37,6 +37,7 @@ from forewarn.system.systemd_unit import (
     start_hint,
     write_unit,
 )
+from forewarn.system.user_folders import MEMORY
 
 UNIT_NAME = "forewarn.service"
 USER = "forewarn"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
+from forewarn.cli.listing import filter_option, list_command, print_list
+from forewarn.cli.output import names, print_facts, print_json, service_command, short_ids, when
 
 if TYPE_CHECKING:
     from forewarn.cli.client import ControlClient
@@ -26,34 +27,62 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Include ended operations.")
-@service_command
-def list_operations(everything: bool, client: ControlClient, as_json: bool) -> None:
+@click.option("--todo", is_flag=True, help="Only work that has to be done now, for --fabric manual.")
+@filter_option("vm", "NAME", "Only operations on this VM. Can be a shell pattern.")
+@filter_option("group", "NAME", "Only operations with an event of this group.")
+@filter_option("host", "NAME", "Only operations on this host.")
+@filter_option("type", "TYPE", "Only operations with events of this type, like reboot.")
+@filter_option("cause", "CAUSE", "Only operations with this cause, like host-update.")
+@filter_option("status", "STATUS", "Only operations with this status: pending, started, done, failed or cancelled.")
+@list_command
+def list_operations(everything: bool, todo: bool, client: ControlClient, **options: Any) -> None:
     """List pending and started operations.
 
+    With --todo, list the work of started operations that is not done yet. If you do this work yourself (--fabric
+    manual), report each with `forewarn operation done` or `failed`.
+
     \b
-    Example:
+    Examples:
       forewarn operation list
+      forewarn operation list --todo
+      forewarn operation list --all --host rack-1-a --status failed
     """
-    response = client.all("operations", all="true") if everything else client.all("operations")
-    if as_json:
-        print_json(response)
-        return
-    now = client.get("clock")["now"]
-    ids = short_ids([operation["id"] for operation in response["operations"]])
-    rows = (
-        (
-            ids[operation["id"]],
-            operation["cause"],
-            operation["status"] + (f": {operation['reason']}" if operation["reason"] else ""),
-            operation["host"] or "",
-            names(operation["vms"]),
-            operation["requested_by"],
-            when(operation["requested_at"], now),
-        )
-        for operation in response["operations"]
-    )
-    columns = ("operation", "cause", "status", "host", "VMs", "requested by", "requested")
-    print_table(columns, rows, "No operations." if everything else "No pending or started operations.")
+    if todo and everything:
+        raise click.UsageError("Use either --todo or --all.")
+
+    def table(operations: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        now = client.get("clock")["now"]
+        ids = short_ids([operation["id"] for operation in operations])
+        if todo:
+            return ("operation", "to do", "cause", "since"), [
+                (ids[each["id"]], _work(each), each["cause"], when(each["started_at"], now)) for each in operations
+            ]
+        return ("operation", "cause", "status", "host", "VMs", "requested by", "requested"), [
+            (
+                ids[operation["id"]],
+                operation["cause"],
+                operation["status"] + (f": {operation['reason']}" if operation["reason"] else ""),
+                operation["host"] or "",
+                names(operation["vms"]),
+                operation["requested_by"],
+                when(operation["requested_at"], now),
+            )
+            for operation in operations
+        ]
+
+    filters = {name: options[name] for name in ("vm", "group", "host", "type", "cause", "status")}
+    empty = "No matching operations." if any(filters.values()) else "No pending or started operations."
+    empty = "Nothing to do." if todo else "No operations." if everything else empty
+    print_list(client, "operations", {**filters, "all": everything, "todo": todo}, options, table, empty)
+
+
+def _work(operation: dict[str, Any]) -> str:
+    """Return what somebody has to do for an operation, like `migrate web-0 to rack-2-a`."""
+    verb, moves = operation["verb"] or "work on", operation["moves"]
+    moved = [f"{vm} to {host}" for vm, host in moves.items()]
+    left = [vm for vm in operation["vms"] if vm not in moves]
+    on_host = f" on host {operation['host']}" if operation["host"] else ""
+    return f"{verb} {names([*moved, *left])}{on_host}" if moved or left else f"{verb}{on_host}"
 
 
 @command.command()

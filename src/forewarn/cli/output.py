@@ -9,26 +9,18 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.segment import Segment
-from rich.table import Table
 
 from forewarn.cli.client import ControlClient
 from forewarn.cli.completion import complete_by_metavar
+from forewarn.cli.tables import table_lines, terminal_width
 from forewarn.core.durations import format_relative_time, format_time, from_text
-from forewarn.system.printable import printable_json, printable_lines, unguarded
+from forewarn.system.printable import printable_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rich.console import ConsoleOptions, RenderableType
-
 
 _PARTS = re.compile(r"([0-9]+)").split
-
-_PIPED_WIDTH = 240
-"""Output to a file or a pipe is not cut to the width of a terminal."""
 
 
 service_option = click.option(
@@ -90,31 +82,11 @@ def print_json(value: Any) -> None:
     click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=not is_unicode)))
 
 
-class PrintableConsole(Console):
-    """A console whose only control sequences are its own."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            safe = segment.control or segment.text == (text := printable_lines(segment.text))
-            yield segment if safe else Segment(text, segment.style)
-
-
-def console() -> Console:
-    width = None if sys.stdout.isatty() else _PIPED_WIDTH
-    return PrintableConsole(file=unguarded(sys.stdout), width=width, highlight=False, markup=False)
-
-
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: str) -> None:
     """Print a table, or the text `empty` if it has no rows."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    if table.row_count:
-        console().print(table)
-    else:
-        click.echo(empty)
+    found = list(rows)
+    lines = table_lines(columns, found, terminal_width()) if found else (empty,)
+    click.echo("\n".join(lines))
 
 
 def print_facts(facts: dict[str, str | None]) -> None:

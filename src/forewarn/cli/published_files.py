@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.errors import ServiceNameTaken
-from forewarn.settings import MEMORY
 from forewarn.system import service_files
 from forewarn.system.files import write_atomically
 from forewarn.system.logs import get_logger
+from forewarn.system.user_folders import MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

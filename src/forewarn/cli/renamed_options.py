@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from forewarn.errors import nearest
 from forewarn.settings import RENAMED
 
 RENAMED_OPTIONS = {
@@ -26,9 +27,11 @@ RENAMED_OPTIONS = {
 def name_current_option(error: click.NoSuchOption) -> click.NoSuchOption:
     """Return the error with the current name of the option, if the command has an option of that name."""
     current = RENAMED_OPTIONS.get(error.option_name)
-    if current is None or error.ctx is None:
+    if error.ctx is None:
         return error
-    if not any(current.split()[0] in parameter.opts for parameter in error.ctx.command.params):
-        return error
+    options = [option for parameter in error.ctx.command.params for option in parameter.opts if option.startswith("--")]
+    if current is None or current.split()[0] not in options:
+        hint = nearest(error.option_name, options)
+        return click.NoSuchOption(error.option_name, f"No such option {error.option_name!r}.{hint}", ctx=error.ctx)
     message = f"No such option {error.option_name!r}. It is now called {current!r}."
     return click.NoSuchOption(error.option_name, message, ctx=error.ctx)

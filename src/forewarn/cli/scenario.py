@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import to_builtins
-from rich.console import Group
-from rich.live import Live
-from rich.table import Table
 
-from forewarn.cli.output import console, names, print_facts, print_json, print_table, service_command
+from forewarn.cli.output import names, print_facts, print_json, print_table, service_command
+from forewarn.cli.tables import LiveLines, can_update_lines, grid_lines
 from forewarn.core.durations import format_duration, format_seconds, from_text
 from forewarn.core.limits import short_notices
 from forewarn.errors import Conflict, UnreadableFile
@@ -200,7 +198,7 @@ def watch_run(client: ControlClient, run_id: str, *, quiet: bool) -> dict[str, A
     try:
         if quiet:
             run = _last(_polls(client, run_id))
-        elif sys.stdout.isatty():
+        elif can_update_lines():
             run = _watch_live(client, run_id)
         else:
             run = _watch_lines(client, run_id)
@@ -231,19 +229,18 @@ def _last(polls: Iterator[dict[str, Any]]) -> dict[str, Any]:
 
 def _watch_live(client: ControlClient, run_id: str) -> dict[str, Any]:
     run: dict[str, Any] = {}
-    with Live(console=console(), auto_refresh=False, transient=False) as live:
-        for run in _polls(client, run_id):
-            live.update(_display(run, client.get("clock")["now"]), refresh=True)
+    live = LiveLines()
+    for run in _polls(client, run_id):
+        live.update(_display(run, client.get("clock")["now"]))
     return run
 
 
-def _display(run: dict[str, Any], now: str) -> Group:
-    table = Table.grid(padding=(0, 2))
-    for step in run["steps"]:
-        table.add_row(_SIGNS[step["status"]], step["title"], _duration(step, now))
-        if step["error"]:
-            table.add_row("", f"  {step['error']}", "")
-    return Group(_heading(run), table)
+def _display(run: dict[str, Any], now: str) -> list[str]:
+    rows = [(_SIGNS[step["status"]], step["title"], _duration(step, now)) for step in run["steps"]]
+    lines = [_heading(run)]
+    for step, line in zip(run["steps"], grid_lines(rows), strict=True):
+        lines += [line, f"     {step['error']}"] if step["error"] else [line]
+    return lines
 
 
 def _watch_lines(client: ControlClient, run_id: str) -> dict[str, Any]:

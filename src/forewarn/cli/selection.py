@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.errors import BadOption, NoService, NotPermitted, SeveralServices, UnknownService, nearest
-from forewarn.settings import MEMORY, user_data_folder
 from forewarn.system import service_files
+from forewarn.system.user_folders import MEMORY, user_data_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -31,11 +31,12 @@ from forewarn.control.fleet import apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.errors import StoreFailed
-from forewarn.settings import MEMORY, default_name
+from forewarn.settings import default_name
 from forewarn.system.logs import LOG_LEVELS, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
 from forewarn.system.standard_streams import discard, has_terminal
 from forewarn.system.systemd_notify import NOTIFY_VARIABLES, SystemdNotifier
+from forewarn.system.user_folders import MEMORY
 
 _log = get_logger(__name__)
 

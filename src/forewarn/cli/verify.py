@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forewarn.cli.output import console, print_json, print_table
+from forewarn.cli.output import print_json, print_table
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadOption, Invalid, NotPermitted
 from forewarn.system.printable import printable, unguarded
@@ -221,7 +221,7 @@ def _print_failure(outcome: CheckOutcome, consequences: list[str]) -> None:
         "actual": outcome.actual,
         "consequences": ", ".join(consequences),
     }
-    console().print(f"\n{outcome.check.name} ({outcome.check.mark})")
+    click.echo(f"\n{outcome.check.name} ({outcome.check.mark})")
     for name, text in lines.items():
         if text:
-            console().print(f"  {name:<12} {printable(text)}")
+            click.echo(f"  {name:<12} {printable(text)}")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command, when
+from forewarn.cli.listing import filter_option, list_command, print_list
+from forewarn.cli.output import by_name, print_facts, print_json, service_command, when
 from forewarn.cli.requests import (
     duration_option,
     request_command,
@@ -32,38 +33,45 @@ def command() -> None:
 
 
 @command.command("list")
-@service_command
-def list_vms(client: ControlClient, as_json: bool) -> None:
+@click.argument("name", nargs=-1, metavar="[NAME]...")
+@filter_option("group", "NAME", "Only VMs of this group.")
+@filter_option("host", "NAME", "Only VMs on this host.")
+@filter_option("state", "STATE", "Only VMs in this state: running or deallocated.")
+@list_command
+def list_vms(
+    name: tuple[str, ...], group: str | None, host: str | None, state: str | None, client: ControlClient, **options: Any
+) -> None:
     """List VMs with their host, state and last poll.
 
+    A NAME can be a shell pattern.
+
     \b
-    Example:
+    Examples:
       forewarn vm list
+      forewarn vm list 'web-*' --state running
+      forewarn vm list --host rack-1-a --quiet
     """
-    response = client.all("vms")
-    if as_json:
-        print_json(response)
-        return
-    now = client.get("clock")["now"]
-    rows = (
-        (
-            vm["name"],
-            vm["group"] if vm["group"] != vm["name"] else "",
-            vm["host"],
-            f"{vm['update_domain']}/{vm['fault_domain']}",
-            vm["listen"] or vm["address"] or "",
-            vm["state"],
-            _yes_or_no(vm["events_enabled"]),
-            _last_seen(vm, now),
-            str(len(vm["events"]) or ""),
-        )
-        for vm in by_name(response["vms"])
-    )
-    print_table(
-        ("VM", "group", "host", "UD/FD", "polls from", "state", "events enabled", "last seen", "events"),
-        rows,
-        "No VMs.",
-    )
+
+    def table(vms: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        now = client.get("clock")["now"]
+        columns = ("VM", "group", "host", "UD/FD", "polls from", "state", "enabled", "last seen", "events")
+        return columns, [
+            (
+                vm["name"],
+                vm["group"] if vm["group"] != vm["name"] else "",
+                vm["host"],
+                f"{vm['update_domain']}/{vm['fault_domain']}",
+                vm["listen"] or vm["address"] or "",
+                vm["state"],
+                _yes_or_no(vm["events_enabled"]),
+                _last_seen(vm, now),
+                str(len(vm["events"]) or ""),
+            )
+            for vm in by_name(vms)
+        ]
+
+    query = {"name": name, "group": group, "host": host, "state": state}
+    print_list(client, "vms", query, options, table, "No matching VMs." if any(query.values()) else "No VMs.")
 
 
 def _yes_or_no(value: bool) -> str:

@@ -10,15 +10,14 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from rich.live import Live
-from rich.table import Table
 
-from forewarn.cli.output import console, names
+from forewarn.cli.output import names
+from forewarn.cli.tables import LiveLines, can_update_lines, grid_lines
 from forewarn.core.durations import format_duration, from_text
 from forewarn.errors import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from forewarn.cli.client import ControlClient
 
@@ -45,11 +44,8 @@ class Progress:
         self.rows = rows
         self.ended = ended
 
-    def table(self) -> Table:
-        table = Table.grid(padding=(0, 2))
-        for row in self.rows:
-            table.add_row(row.title, row.status, row.countdown)
-        return table
+    def lines(self) -> Iterator[str]:
+        return grid_lines((row.title, row.status, row.countdown) for row in self.rows)
 
 
 def wait_for_operations(client: ControlClient, ids: list[str], *, quiet: bool = False) -> None:
@@ -100,7 +96,7 @@ def _watch(poll: Callable[[], Progress], *, quiet: bool, command: str) -> None:
         if quiet:
             while not poll().ended:
                 _NEVER.wait(POLL_SECONDS)
-        elif sys.stdout.isatty():
+        elif can_update_lines():
             _watch_live(poll)
         else:
             _watch_lines(poll)
@@ -110,13 +106,13 @@ def _watch(poll: Callable[[], Progress], *, quiet: bool, command: str) -> None:
 
 
 def _watch_live(poll: Callable[[], Progress]) -> None:
-    with Live(console=console(), auto_refresh=False, transient=False) as live:
-        while True:
-            progress = poll()
-            live.update(progress.table(), refresh=True)
-            if progress.ended:
-                return
-            _NEVER.wait(POLL_SECONDS)
+    live = LiveLines()
+    while True:
+        progress = poll()
+        live.update(progress.lines())
+        if progress.ended:
+            return
+        _NEVER.wait(POLL_SECONDS)
 
 
 def _watch_lines(poll: Callable[[], Progress]) -> None:

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds
 from forewarn.control.problems import problem, unauthorized
-from forewarn.core.access import Role, Token, create_token
+from forewarn.core.access import Role, Token, create_token, revocation
+from forewarn.core.durations import format_time
 from forewarn.core.history import ENGINE
-from forewarn.errors import BadToken, NotPermitted, StoreFailed, UnknownHostName
+from forewarn.errors import (
+    BadToken,
+    NotPermitted,
+    StoreFailed,
+    TokenExpired,
+    TokenRevoked,
+    UnknownHostName,
+    UnknownToken,
+)
 from forewarn.system.addresses import is_ipv4, is_ipv6
 from forewarn.system.logs import OncePerMinute, get_logger
 
@@ -153,31 +162,38 @@ class Authenticator:
             await self._app(scope, receive, send)
             return
         token = self._token(scope)
-        if token is None:
+        if isinstance(token, BadToken):
             if _secret(scope):
                 await self._wrong_tokens.slow_down(scope, receive)
-            await unauthorized()(scope, receive, send)
+            await unauthorized(token)(scope, receive, send)
             return
 
         async def receive_and_check() -> Message:
             """Check the token again when the body is complete: it may have been revoked in the meantime."""
             message = await receive()
             is_complete = message["type"] == "http.request" and not message.get("more_body")
-            if is_complete and self._token(scope) != token:
-                raise BadToken
+            if is_complete and (current := self._token(scope)) != token:
+                raise current if isinstance(current, BadToken) else BadToken
             return message
 
         scope.setdefault("state", {})["token"] = token
         await self._app(scope, receive_and_check, send)
 
-    def _token(self, scope: Scope) -> Token | None:
+    def _token(self, scope: Scope) -> Token | BadToken:
+        """Return the token of a request, or why there is none. Only who has the token learns what happened to it."""
         secret = _secret(scope)
         if not secret:
-            return None
+            return BadToken()
         if self._by_hash is None:
             self._by_hash = {token.hash: token for token in self._engine.draft().all_tokens()}
-        token = self._by_hash.get(hash_of(secret.decode("latin-1")))
-        return token if token is not None and token.valid_at(self._engine.clock.now()) else None
+        hash_ = hash_of(secret.decode("latin-1"))
+        token = self._by_hash.get(hash_)
+        if token is None:
+            revoked = revocation(self._engine.facts, hash_)
+            return UnknownToken() if revoked is None else TokenRevoked(time=format_time(revoked[0]), name=revoked[1])
+        if token.expires_at is not None and not token.valid_at(self._engine.clock.now()):
+            return TokenExpired(time=format_time(token.expires_at), name=token.name)
+        return token
 
     def _on_commit(self, changes: Changes) -> None:
         if changes.tokens:

@@ -7,25 +7,39 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec.structs import asdict
 
 from forewarn.control.explanations import ExplanationShape, explanation
+from forewarn.control.filters import NameCheck, one_of
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.input import TIME_FORMAT, read_body, read_duration, read_time
-from forewarn.control.paging import All, Paging, page, prefix_hint, rows_page, single_match
+from forewarn.control.paging import All, Counting, Paging, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     DryRun,
     Duration,
     Name,
     NoMembers,
+    Shape,
     TimeOrDuration,
+    choice,
     help_text,
     json_response,
     page_of,
 )
 from forewarn.core import approvals
 from forewarn.core.access import Role
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.events import EventStatus
+from forewarn.core.operations import CAUSES
 from forewarn.delivery.event_shapes import EventShape
-from forewarn.errors import BadRequestBody, EventEnded, UnknownEvent, UnknownResource
-from forewarn.ports import HistoryFilter
+from forewarn.errors import (
+    BadRequestBody,
+    EventEnded,
+    InsufficientRole,
+    UnknownEvent,
+    UnknownResource,
+    UnknownVM,
+    nearest,
+)
+from forewarn.ports import HistoryFilter, ListFilter
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -43,11 +57,35 @@ class EventExplanationShape(ExplanationShape):
     event: EventShape
 
 
-class EventsQuery(Paging):
+_STATUSES = tuple(status.lower() for status in EventStatus)
+
+
+class EventsQuery(Counting):
     """Which events to list."""
 
     all: All = False
     group: Annotated[Name, help_text("Only events of this group.")] = ""
+    vm: Annotated[Name, help_text("Only events of this VM, or of VMs that match this shell pattern.")] = ""
+    host: Annotated[Name, help_text("Only events of operations on this host.")] = ""
+    type: Annotated[Name, choice(*EVENT_TYPES), help_text("Only events of this type.")] = ""
+    cause: Annotated[Name, choice(*CAUSES), help_text("Only events of operations with this cause.")] = ""
+    status: Annotated[
+        Name, choice(*_STATUSES), help_text("Only events with this status. An ended one includes ended events.")
+    ] = ""
+
+
+class Approval(DryRun):
+    """Which events to approve: those that wait for an approval."""
+
+    vm: Annotated[str | None, help_text("All events of this VM. Give this or all.")] = None
+    all: Annotated[bool | None, help_text("All events that the caller can see. Give this or vm.")] = None
+
+
+class ApprovedShape(Shape):
+    """The events that a request approved, or would approve."""
+
+    dry_run: bool
+    events: list[EventShape]
 
 
 class Postponement(DryRun):
@@ -71,9 +109,19 @@ class EventControl:
                 "/v1/events",
                 self.events,
                 "List events.",
-                page_of("events", EventShape),
+                page_of("events", EventShape, counted=True),
                 tenant=True,
                 query=EventsQuery,
+            ),
+            Route(
+                "POST",
+                "/v1/events/approve",
+                self.approve_several,
+                "Approve all events of a VM, or all events, that wait for an approval.",
+                ApprovedShape,
+                operator,
+                tenant=True,
+                body=Approval,
             ),
             Route("GET", path, self.event, "Return an event.", one, tenant=True),
             Route(
@@ -109,11 +157,31 @@ class EventControl:
         ]
 
     async def events(self, request: HttpRequest) -> Response:
-        requested, own = request.state.query.group, caller(request).group
-        if own and requested not in ("", own):
+        query: EventsQuery = request.state.query
+        token, records = caller(request), self._engine.records
+        own = token.group
+        if own and query.group not in ("", own):
             return page("events", (), None)  # a tenant must not learn whether the group exists
-        found, last_key = await rows_page(request, self._engine.records.events, own or requested)
-        return page("events", map(EventShape.of, found), last_key)
+        if own and query.host:
+            raise InsufficientRole(role=token.role.value, what="Events by host", needed="viewer, operator or admin")
+        status = one_of("status", query.status, EventStatus)
+        filters = ListFilter(
+            live=not query.all and (not status or EventStatus(status).live),
+            group=own or query.group,
+            vm=query.vm,
+            host=query.host,
+            type=one_of("type", query.type, EVENT_TYPES),
+            cause=one_of("cause", query.cause, CAUSES),
+            status=status,
+        )
+        found, last_key = await rows_page(request, records.events, filters)
+        if not found:
+            check = NameCheck(self._engine, token)
+            await check.vm(query.vm)
+            await check.groups((query.group,) if query.group and not own else ())
+            await check.host(query.host)
+        total = await records.count_events(filters) if query.count else None
+        return page("events", map(EventShape.of, found), last_key, total)
 
     async def event(self, request: HttpRequest) -> Response:
         return json_response(EventShape.of(await self._find(request)))
@@ -139,6 +207,28 @@ class EventControl:
         token = caller(request)
         await self._engine.approve([event.id], token.name, token.group)
         return json_response(EventShape.of(await self._find(request)))
+
+    async def approve_several(self, request: HttpRequest) -> Response:
+        body = await read_body(request, Approval)
+        if bool(body.vm) == bool(body.all):
+            raise BadRequestBody(pointer="/vm", problem="give either /vm or /all", allowed="the name of a VM")
+        token, fleet = caller(request), self._engine.fleet
+        if body.vm and (body.vm not in fleet.vms or token.group not in ("", fleet.vms[body.vm].group)):
+            raise UnknownVM(name=body.vm, hint=nearest(body.vm, fleet.members(token.group) or fleet.vms))
+        ids = [
+            event.id
+            for event in self._engine.live_events()
+            if event.status is EventStatus.SCHEDULED
+            and event.approved_at is None
+            and EVENT_TYPES[event.type].starts
+            and token.group in ("", event.group)
+            and (not body.vm or body.vm in event.resources)
+        ]
+        if ids and not body.dry_run:
+            await self._engine.approve(ids, token.name, token.group)
+        found = [await self._engine.records.event(event_id) for event_id in ids]
+        shapes = [EventShape.of(event) for event in found if event is not None]
+        return json_response(ApprovedShape(bool(body.dry_run), shapes))
 
     async def cancel(self, request: HttpRequest) -> Response:
         await read_body(request, NoMembers)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
 
+from forewarn.control.filters import NameCheck, one_of
 from forewarn.control.paging import Paging, page, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
@@ -18,7 +19,6 @@ from forewarn.errors import BadParameter, InsufficientRole, UnknownResource, nea
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import datetime
 
     from starlette.requests import Request as HttpRequest
@@ -68,7 +68,7 @@ class HistoryControl:
 
     async def history(self, request: HttpRequest) -> Response:
         query: HistoryQuery = request.state.query
-        newest = _one_of("order", query.order, ORDERS) == NEWEST_FIRST
+        newest = one_of("order", query.order, ORDERS) == NEWEST_FIRST
         tenant = caller(request)
         if tenant.group and query.host:
             what = "History by host"
@@ -78,12 +78,23 @@ class HistoryControl:
             vm=query.vm,
             host=query.host,
             type=requested_type(request),
-            cause=_one_of("cause", query.cause, CAUSES),
+            cause=one_of("cause", query.cause, CAUSES),
             by=query.by,
             kinds=requested_kinds(request),
             newest=newest,
         )
         since, until = self._period(query)
+        if since is not None and until is not None and since > until:
+            problem = (
+                f"{query.since or query.during!r} is not before {query.until or query.during!r}, so nothing matches"
+            )
+            allowed = "a time before until, and within during"
+            raise BadParameter(parameter="since", problem=problem, allowed=allowed)
+        check = NameCheck(self._engine, tenant)
+        await check.vm(query.vm)
+        await check.groups(() if tenant.group else history_filter.groups)
+        await check.host(query.host)
+        await check.author(query.by)
         return await history_page(self._engine, request, history_filter._replace(since=since, until=until))
 
     def _period(self, query: HistoryQuery) -> tuple[datetime | None, datetime | None]:
@@ -144,13 +155,4 @@ def requested_kinds(request: HttpRequest) -> tuple[str, ...]:
 
 def requested_type(request: HttpRequest) -> str:
     """Return the event type of the request's filter; empty: all types."""
-    return _one_of("type", request.state.query.type, EVENT_TYPES)
-
-
-def _one_of(name: str, text: str, known: Iterable[str]) -> str:
-    """Return the matching word of a list, in any letter case; empty if none is given."""
-    words = {word.lower(): word for word in known}
-    if text and text.lower() not in words:
-        problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
-        raise BadParameter(parameter=name, problem=problem, allowed=list(words.values()))
-    return words[text.lower()] if text else ""
+    return one_of("type", request.state.query.type, EVENT_TYPES)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import UNSET, UnsetType
 
+from forewarn.control.filters import is_pattern, matching, one_of
 from forewarn.control.input import read_body
-from forewarn.control.paging import Names, Paging, page_of_names
+from forewarn.control.paging import Counting, Names, page_of_names
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import DryRun, Shape, choice, help_text, json_response, page_of
+from forewarn.control.schema import DryRun, Name, Shape, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import HostState
 from forewarn.core.fleet_commands import return_host
@@ -57,6 +58,16 @@ class HostShape(Shape):
         )
 
 
+class HostsQuery(Counting):
+    """Which hosts to list."""
+
+    name: Annotated[
+        tuple[Name, ...],
+        help_text("Only hosts with this name, or with a name that matches this shell pattern. Can be repeated."),
+    ] = ()
+    state: Annotated[Name, choice(*(state.value for state in HostState)), help_text("Only hosts in this state.")] = ""
+
+
 class HostControl:
     """Hosts."""
 
@@ -66,7 +77,14 @@ class HostControl:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/v1/hosts", self.hosts, "List hosts.", page_of("hosts", HostShape), query=Paging),
+            Route(
+                "GET",
+                "/v1/hosts",
+                self.hosts,
+                "List hosts.",
+                page_of("hosts", HostShape, counted=True),
+                query=HostsQuery,
+            ),
             Route("GET", "/v1/hosts/{name}", self.host, "Return a host and the VMs on it.", HostShape),
             Route(
                 "POST",
@@ -80,7 +98,17 @@ class HostControl:
         ]
 
     async def hosts(self, request: Request) -> Response:
-        return page_of_names(request, "hosts", self._host_names(), self._host)
+        query: HostsQuery = request.state.query
+        fleet, state = self._engine.fleet, one_of("state", query.state, (state.value for state in HostState))
+        names = self._host_names()
+        if query.name:
+            for name in query.name:
+                if not is_pattern(name):
+                    fleet.host(name)  # raises if there is no such host
+            names = matching(names, query.name)
+        if state:
+            names = [name for name in names if fleet.host(name).state.value == state]
+        return page_of_names(request, "hosts", names, self._host)
 
     async def host(self, request: Request) -> Response:
         return json_response(self._host(request.path_params["name"]))

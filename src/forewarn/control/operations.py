@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Self
 from msgspec import UNSET, UnsetType
 
 from forewarn.control.explanations import ExplanationShape, explanation
+from forewarn.control.filters import NameCheck, one_of
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_interruption, read_time
-from forewarn.control.paging import Paging, PagingAll, page, prefix_hint, rows_page, single_match
+from forewarn.control.paging import All, Counting, Paging, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
@@ -18,6 +19,7 @@ from forewarn.control.schema import (
     DryRun,
     Duration,
     Interruption,
+    Name,
     NoMembers,
     RequireNotice,
     Shape,
@@ -30,14 +32,14 @@ from forewarn.control.schema import (
 )
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.operations import CAUSES, OVERRIDES, CauseRequest, FailedAttempt, Health, Operation, OperationStatus
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import IMAGE_CHANGES
 from forewarn.core.requests import request as request_operation
 from forewarn.delivery.event_shapes import EventShape
 from forewarn.errors import BadOption, BadRequestBody, UnknownResource, WrongOperationStatus
-from forewarn.ports import HistoryFilter
+from forewarn.ports import HistoryFilter, ListFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,6 +65,10 @@ class OperationShape(Shape):
     id: str
     cause: Annotated[str, choice(*CAUSES)]
     type: str | None
+    verb: Annotated[
+        Annotated[str, choice(*(verb.value for verb in Verb))] | None,
+        help_text("The work that the fabric does; null: none."),
+    ]
     host: str | None
     vms: list[str]
     requested_by: str
@@ -94,6 +100,7 @@ class OperationShape(Shape):
             id=operation.id,
             cause=operation.cause,
             type=operation.type or None,
+            verb=operation.verb.value if operation.verb is not None else None,
             host=operation.host or None,
             vms=list(operation.vms),
             requested_by=operation.requested_by,
@@ -151,6 +158,23 @@ class OperationRequest(DryRun, kw_only=True):
     require_notice: RequireNotice = None
 
 
+class OperationsQuery(Counting):
+    """Which operations to list."""
+
+    all: All = False
+    group: Annotated[Name, help_text("Only operations with an event of this group.")] = ""
+    vm: Annotated[Name, help_text("Only operations on this VM, or on VMs that match this shell pattern.")] = ""
+    host: Annotated[Name, help_text("Only operations on this host.")] = ""
+    type: Annotated[Name, choice(*EVENT_TYPES), help_text("Only operations with events of this type.")] = ""
+    cause: Annotated[Name, choice(*CAUSES), help_text("Only operations with this cause.")] = ""
+    status: Annotated[
+        Name,
+        choice(*(status.value for status in OperationStatus)),
+        help_text("Only operations with this status. An ended one includes ended operations."),
+    ] = ""
+    todo: Annotated[bool, help_text("Only operations that have started, and whose work is not done.")] = False
+
+
 class FailureReport(Body):
     """Why an operation failed."""
 
@@ -171,8 +195,8 @@ class OperationControl:
                 "/v1/operations",
                 self.operations,
                 "List operations.",
-                page_of("operations", OperationShape),
-                query=PagingAll,
+                page_of("operations", OperationShape, counted=True),
+                query=OperationsQuery,
             ),
             Route(
                 "POST",
@@ -251,8 +275,29 @@ class OperationControl:
         return await create_once(self._engine, request, decide)
 
     async def operations(self, request: HttpRequest) -> Response:
-        found, last_key = await rows_page(request, self._engine.records.operations)
-        return page("operations", [await self._shape(operation) for operation in found], last_key)
+        query: OperationsQuery = request.state.query
+        records = self._engine.records
+        status = one_of("status", query.status, (status.value for status in OperationStatus))
+        filters = ListFilter(
+            live=not query.all and (not status or OperationStatus(status).live),
+            group=query.group,
+            vm=query.vm,
+            host=query.host,
+            type=one_of("type", query.type, EVENT_TYPES),
+            cause=one_of("cause", query.cause, CAUSES),
+            status=status,
+            unexecuted=query.todo,
+        )
+        if query.todo:
+            filters = filters._replace(live=True)
+        found, last_key = await rows_page(request, records.operations, filters)
+        if not found:
+            check = NameCheck(self._engine, caller(request))
+            await check.vm(query.vm)
+            await check.groups((query.group,) if query.group else ())
+            await check.host(query.host)
+        total = await records.count_operations(filters) if query.count else None
+        return page("operations", [await self._shape(operation) for operation in found], last_key, total)
 
     async def operation(self, request: HttpRequest) -> Response:
         return json_response(await self._shape(await self._find(request)))

@@ -42,6 +42,12 @@ class Paging(Struct):
     cursor: Annotated[str, help_text("The value of next in the previous page.")] = ""
 
 
+class Counting(Paging):
+    """Which page of a list, and whether to count all items."""
+
+    count: Annotated[bool, help_text("Also return the number of all matching items, as total.")] = False
+
+
 class PagingAll(Paging):
     """Which page of a list, with or without ended items."""
 
@@ -83,10 +89,11 @@ def _bad_cursor() -> BadParameter:
     return BadParameter(parameter="cursor", problem=f"is not valid: give {allowed}", allowed=allowed)
 
 
-def page(name: str, found: Iterable[Any], last_key: str | int | None) -> Response:
+def page(name: str, found: Iterable[Any], last_key: str | int | None, total: int | None = None) -> Response:
     """Return a page with the cursor of the next one. `last_key`: the key of the last item; None on the last page."""
     cursor = None if last_key is None else urlsafe_b64encode(str(last_key).encode()).decode().rstrip("=")
-    return json_response({name: list(found), "next": cursor})
+    counted = {} if total is None else {"total": total}
+    return json_response({name: list(found), "next": cursor, **counted})
 
 
 def page_of_names(request: Request, name: str, names: list[str], shape: Callable[[str], Struct]) -> Response:
@@ -95,20 +102,23 @@ def page_of_names(request: Request, name: str, names: list[str], shape: Callable
     first = bisect_right(names, requested.after) if requested.after else 0
     part = names[first : first + requested.limit]
     more = first + requested.limit < len(names)
-    return page(name, [shape(each) for each in part], part[-1] if more else None)
+    total = len(names) if getattr(request.state.query, "count", False) else None
+    return page(name, [shape(each) for each in part], part[-1] if more else None, total)
 
 
 async def rows_page(
-    request: Request, read: Callable[[ListFilter], Awaitable[list[tuple[int, T]]]], group: str = ""
+    request: Request,
+    read: Callable[[ListFilter], Awaitable[list[tuple[int, T]]]],
+    filters: ListFilter | None = None,
 ) -> tuple[list[T], int | None]:
     """Return the rows of a page, in the order of the store, and the key of its last row if there is a next page.
 
-    Only active rows, or all rows with all=true.
+    Without a filter: only active rows, or all rows with all=true.
     """
     requested = requested_page(request)
-    live = not request.state.query.all
+    filters = ListFilter(not request.state.query.all) if filters is None else filters
     # One more row shows whether there is a next page.
-    found = await read(ListFilter(live, requested.after_number, requested.limit + 1, group))
+    found = await read(filters._replace(after=requested.after_number, limit=requested.limit + 1))
     part = found[: requested.limit]
     return [each for _, each in part], part[-1][0] if len(found) > requested.limit else None
 

@@ -108,15 +108,15 @@ def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
     return f"/{member}"
 
 
-def unauthorized() -> Response:
+def unauthorized(error: BadToken) -> Response:
     """Return the response to a request without a valid token."""
-    return problem(BadToken(), status=401, headers={"www-authenticate": 'Bearer realm="forewarn"'})
+    return problem(error, status=401, headers={"www-authenticate": 'Bearer realm="forewarn"'})
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ForewarnError)  # noqa: S101 - registered for this class only
     if isinstance(error, BadToken):
-        return unauthorized()
+        return unauthorized(error)
     headers = {"retry-after": RETRY_SECONDS} if isinstance(error, TooManyFeedClients) else None
     return problem(error, headers=headers, body=getattr(request.state, "body", None))
 

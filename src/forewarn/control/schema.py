@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
 from forewarn.core.requests import MAX_DESCRIPTION
@@ -96,11 +96,16 @@ TimeOrDuration: TypeAlias = Annotated[
 
 
 @cache
-def page_of(name: str, shape: type[Struct]) -> type[Struct]:
-    """Return the type of a page: the items under this name, and the cursor of the next page."""
+def page_of(name: str, shape: type[Struct], *, counted: bool = False) -> type[Struct]:
+    """Return the type of a page: the items under this name, the cursor of the next page, and perhaps their number."""
     help_ = "The cursor of the next page; null on the last page."
     title = f"{shape.__name__.removesuffix('Shape')}PageShape"
-    fields = [(name, list[shape]), ("next", Annotated[str | None, Meta(description=help_)])]  # type: ignore[valid-type]
+    total = Annotated[Count | UnsetType, Meta(description="With count=true: the number of all matching items.")]
+    fields: list[Any] = [
+        (name, list[shape]),  # type: ignore[valid-type]
+        ("next", Annotated[str | None, Meta(description=help_)]),
+        *([("total", total, UNSET)] if counted else []),
+    ]
     return msgspec.defstruct(title, fields, bases=(Shape,), module=__name__)
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Self
 from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
-from forewarn.control.paging import Names, Paging, page_of_names
+from forewarn.control.filters import is_pattern, matching, one_of
+from forewarn.control.paging import Counting, Names, page_of_names
 from forewarn.control.routing import Route
-from forewarn.control.schema import Count, Shape, Time, choice, help_text, json_response, page_of
+from forewarn.control.schema import Count, Name, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import EVICTION_POLICIES, OPERATING_SYSTEMS, VM, Group, GroupKind, eviction_policy
 from forewarn.errors import UnknownVersion
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from forewarn.wire.versions import ApiVersion
 
 
+STATES = ("running", "deallocated")
+
+
 class VMShape(Shape):
     """A VM with its placement and its events."""
 
@@ -39,7 +43,7 @@ class VMShape(Shape):
     kind: Annotated[str, choice(*(kind.value for kind in GroupKind))]
     host: str
     configured_host: str | None
-    state: Annotated[str, choice("running", "deallocated")]
+    state: Annotated[str, choice(*STATES)]
     update_domain: Count
     fault_domain: Count
     address: str | None
@@ -106,6 +110,19 @@ class DocumentQuery(Struct):
     ] = field(name="api-version", default=None)
 
 
+class VMsQuery(Counting):
+    """Which VMs to list."""
+
+    name: Annotated[
+        tuple[Name, ...],
+        Meta(examples=[["web-*"]]),
+        help_text("Only VMs with this name, or with a name that matches this shell pattern. Can be repeated."),
+    ] = ()
+    group: Annotated[Name, help_text("Only VMs of this group.")] = ""
+    host: Annotated[Name, help_text("Only VMs on this host.")] = ""
+    state: Annotated[Name, choice(*STATES), help_text("Only VMs in this state.")] = ""
+
+
 DOCUMENT = {"type": "object", "description": "The document in the format of Azure Scheduled Events."}
 
 
@@ -119,7 +136,7 @@ class VMControl:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape), query=Paging),
+            Route("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape, counted=True), query=VMsQuery),
             Route("GET", "/v1/vms/{name}", self.vm, "Return a VM.", VMShape),
             Route(
                 "GET",
@@ -132,7 +149,23 @@ class VMControl:
         ]
 
     async def vms(self, request: Request) -> Response:
-        return page_of_names(request, "vms", self._vm_names(), self._vm)
+        query: VMsQuery = request.state.query
+        fleet, state = self._engine.fleet, one_of("state", query.state, STATES)
+        names = self._vm_names()
+        if query.group:
+            fleet.known_group(query.group)
+            names = sorted(fleet.members(query.group))
+        if query.host:
+            on_host = fleet.on_host(query.host)
+            names = sorted(set(names).intersection(on_host)) if query.group else sorted(on_host)
+        if query.name:
+            for name in query.name:
+                if not is_pattern(name):
+                    fleet.vm(name)  # raises if there is no such VM
+            names = matching(names, query.name)
+        if state:
+            names = [name for name in names if fleet.vms[name].deallocated == (state == "deallocated")]
+        return page_of_names(request, "vms", names, self._vm)
 
     async def vm(self, request: Request) -> Response:
         return json_response(self._vm(request.path_params["name"]))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.durations import format_time
+from forewarn.core.durations import format_time, from_text, to_text
 from forewarn.core.state import HistoryEntry
 from forewarn.errors import (
     BadOption,
@@ -20,7 +20,7 @@ from forewarn.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', starting with a letter or a digit"
+
+
+REVOKED = "revoked "
+"""Start of the name of a fact. The hash of a revoked token follows, so that its owner learns why it is invalid."""
 
 
 class Role(StrEnum):
@@ -100,8 +104,15 @@ def revoke_token(draft: Draft, now: datetime, limits: OperatorLimits, name: str,
     if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
         raise LastAdmin(name=name)
     draft.changes.tokens[name] = None
+    draft.changes.facts[REVOKED + token.hash] = f"{to_text(now)} {name}"
     draft.record(HistoryEntry(time=now, kind="token-revoked", by=by, reason=name))
     return token
+
+
+def revocation(facts: Mapping[str, str], hash_: str) -> tuple[datetime, str] | None:
+    """Return when the token with this hash was revoked, and its name; None if it was not."""
+    time, _, name = facts.get(REVOKED + hash_, "").partition(" ")
+    return (from_text(time), name) if time else None
 
 
 # --- Idempotency keys ----------------------------------------------------------------------------

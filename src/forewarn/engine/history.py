@@ -66,6 +66,10 @@ class StoredRecords:
         """Return events, each with its row number in the store, which is the cursor of a page."""
         return await self._read(self._records.events, filters)
 
+    async def count_events(self, filters: ListFilter) -> int:
+        """Return the number of events that match."""
+        return await self._read(self._records.count_events, filters)
+
     async def operation(self, operation_id: str) -> Operation | None:
         """Return an operation, active or ended."""
         return self._writer.state.operation(operation_id) or await self._read(self._records.operation, operation_id)
@@ -77,6 +81,10 @@ class StoredRecords:
     async def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
         """Return operations, each with its row number in the store, which is the cursor of a page."""
         return await self._read(self._records.operations, filters)
+
+    async def count_operations(self, filters: ListFilter) -> int:
+        """Return the number of operations that match."""
+        return await self._read(self._records.count_operations, filters)
 
     async def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         """Return the rollouts whose ids start with this prefix: at most two, to detect ambiguous prefixes."""

@@ -81,6 +81,9 @@ class SqliteRecords:
     def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
         return self._page("events", rows.EVENTS.read, filters)
 
+    def count_events(self, filters: ListFilter) -> int:
+        return self._count("events", filters)
+
     def operation(self, operation_id: str) -> Operation | None:
         row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
         return rows.OPERATIONS.read(row) if row else None
@@ -91,6 +94,9 @@ class SqliteRecords:
     def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
         return self._page("operations", rows.OPERATIONS.read, filters)
 
+    def count_operations(self, filters: ListFilter) -> int:
+        return self._count("operations", filters)
+
     def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         return self._query("rollouts_by_prefix", rows.ROLLOUTS.read, _bounds(start))
 
@@ -99,8 +105,21 @@ class SqliteRecords:
 
     def _page(self, table: str, read: Callable[[Row], T], filters: ListFilter) -> list[tuple[int, T]]:
         """Return a page of a table. The last column is the position of the row."""
-        statement = f"{table}_live" if filters.live else f"{table}_all"
-        return self._query(statement, lambda row: (row[-1], read(row)), filters._asdict())
+        order = "oldest_first" if filters.live else "newest_first"
+        statement = f"{self._selection(table, filters)}\n{_SQL[order]}"
+        parameters = filters._asdict()
+        return self._guarded(lambda: [(row[-1], read(row)) for row in self._db.execute(statement, parameters)])
+
+    def _count(self, table: str, filters: ListFilter) -> int:
+        statement = f"SELECT count(*) FROM ({self._selection(table, filters)})"  # noqa: S608 - our own statements
+        return int(self._guarded(lambda: self._db.execute(statement, filters._asdict()).fetchone()[0]))
+
+    @staticmethod
+    def _selection(table: str, filters: ListFilter) -> str:
+        """Return the statement without its order. It has the given conditions only, so that SQLite can use an index."""
+        parts = [f"{table}_live" if filters.live else f"{table}_all"]
+        parts += [part for name in filters._fields if getattr(filters, name) and (part := f"{table}_{name}") in _SQL]
+        return "\n".join(_SQL[part] for part in dict.fromkeys(parts))
 
     def stored_response(self, key: str) -> StoredResponse | None:
         row = self._guarded(lambda: self._db.execute(_SQL["response"], (key,)).fetchone())

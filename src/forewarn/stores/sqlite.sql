@@ -61,12 +61,30 @@ SELECT {event.columns} FROM event WHERE id >= :start AND id < :end AND (:group =
 LIMIT 2;
 
 -- name: events_live
-SELECT {event.columns}, rowid FROM event WHERE ended_at IS NULL AND rowid > :after AND (:group = '' OR group_name = :group)
-ORDER BY rowid LIMIT :limit;
+SELECT {event.columns}, rowid FROM event WHERE ended_at IS NULL AND rowid > :after
 
 -- name: events_all
-SELECT {event.columns}, rowid FROM event WHERE (:after = 0 OR rowid < :after) AND (:group = '' OR group_name = :group)
-ORDER BY rowid DESC LIMIT :limit;
+SELECT {event.columns}, rowid FROM event WHERE (:after = 0 OR rowid < :after)
+
+-- Conditions, added if the filter has the field.
+
+-- name: events_group
+AND group_name = :group
+
+-- name: events_vm
+AND EXISTS (SELECT 1 FROM json_each(resources) WHERE value GLOB :vm)
+
+-- name: events_host
+AND operation IN (SELECT id FROM operation WHERE json_extract(request, '$.host') = :host)
+
+-- name: events_type
+AND type = :type
+
+-- name: events_cause
+AND operation IN (SELECT id FROM operation WHERE cause = :cause)
+
+-- name: events_status
+AND status = :status
 
 -- name: operation
 SELECT {operation.columns} FROM operation WHERE id = ?;
@@ -76,22 +94,45 @@ SELECT {operation.columns} FROM operation WHERE id >= :start AND id < :end LIMIT
 
 -- name: operations_live
 SELECT {operation.columns}, rowid FROM operation WHERE ended_at IS NULL AND rowid > :after
-ORDER BY rowid LIMIT :limit;
 
 -- name: operations_all
 SELECT {operation.columns}, rowid FROM operation WHERE (:after = 0 OR rowid < :after)
-ORDER BY rowid DESC LIMIT :limit;
+
+-- name: operations_group
+AND EXISTS (SELECT 1 FROM json_each(events) AS notice, event WHERE event.id = notice.value AND group_name = :group)
+
+-- name: operations_vm
+AND EXISTS (SELECT 1 FROM json_each(vms) WHERE value GLOB :vm)
+
+-- name: operations_host
+AND json_extract(request, '$.host') = :host
+
+-- name: operations_type
+AND json_extract(request, '$.type') = :type
+
+-- name: operations_cause
+AND cause = :cause
+
+-- name: operations_status
+AND status = :status
+
+-- name: operations_unexecuted
+AND started_at IS NOT NULL AND executed_at IS NULL
 
 -- name: rollouts_by_prefix
 SELECT {rollout.columns} FROM rollout WHERE id >= :start AND id < :end LIMIT 2;
 
 -- name: rollouts_live
 SELECT {rollout.columns}, rowid FROM rollout WHERE ended_at IS NULL AND rowid > :after
-ORDER BY rowid LIMIT :limit;
 
 -- name: rollouts_all
 SELECT {rollout.columns}, rowid FROM rollout WHERE (:after = 0 OR rowid < :after)
-ORDER BY rowid DESC LIMIT :limit;
+
+-- name: oldest_first
+ORDER BY rowid LIMIT :limit
+
+-- name: newest_first
+ORDER BY rowid DESC LIMIT :limit
 
 -- name: history
 SELECT {history.columns} FROM history WHERE sequence > :after

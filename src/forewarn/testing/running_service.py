@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forewarn.assembly import ORDERS_FOLDER, Assembly
 from forewarn.core.durations import format_duration
 from forewarn.errors import AlreadyRunning, NotRunning
-from forewarn.settings import MEMORY, SETTINGS, Setting, resolve, unknown_setting
+from forewarn.settings import SETTINGS, Setting, resolve, unknown_setting
 from forewarn.system.service_files import (
     FILE,
     REGISTRY_VARIABLE,
@@ -20,6 +20,7 @@ from forewarn.system.service_files import (
     identify_process,
     write,
 )
+from forewarn.system.user_folders import MEMORY
 from forewarn.testing.loop_thread import LoopThread
 
 if TYPE_CHECKING:

@@ -1,0 +1,86 @@
+"""Filters of lists and of history: shell patterns, and names that can never match."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from fnmatch import translate
+from typing import TYPE_CHECKING
+
+from forewarn.core.access import Role
+from forewarn.errors import BadParameter, UnknownHost, UnknownResource, UnknownVM, nearest
+from forewarn.ports import HistoryFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from forewarn.core.access import Token
+    from forewarn.engine.engine import Engine
+
+_LITERAL_START = re.compile(r"[^*?\[]*")
+_END = "\U0010ffff"
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a text is a shell pattern: whether it contains *, ? or [."""
+    return any(letter in text for letter in "*?[")
+
+
+def matching(names: Sequence[str], patterns: Iterable[str]) -> list[str]:
+    """Return the names that match one of the shell patterns, sorted. The names must be sorted."""
+    found: set[str] = set()
+    for pattern in patterns:
+        start = _LITERAL_START.match(pattern)[0]  # type: ignore[index]  # it always matches
+        part = names[bisect_left(names, start) : bisect_left(names, start + _END)]
+        found.update(filter(re.compile(translate(pattern)).match, part))
+    return sorted(found)
+
+
+def one_of(name: str, text: str, known: Iterable[str]) -> str:
+    """Return the matching word of a list, in any letter case; empty if none is given."""
+    words = {word.lower(): word for word in known}
+    if text and text.lower() not in words:
+        problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
+        raise BadParameter(parameter=name, problem=problem, allowed=list(words.values()))
+    return words[text.lower()] if text else ""
+
+
+class NameCheck:
+    """Rejects names that neither the fleet nor history has: such a filter could never match.
+
+    A deleted VM is still in history. A tenant gets the same error for an unknown VM and for a VM of another group.
+    """
+
+    def __init__(self, engine: Engine, caller: Token) -> None:
+        self._engine = engine
+        self._own = caller.group if caller.role is Role.TENANT else ""
+
+    async def vm(self, name: str) -> None:
+        fleet = self._engine.fleet
+        known = fleet.members(self._own) if self._own else fleet.vms
+        if name and not is_pattern(name) and name not in known and not await self._in_history(HistoryFilter(vm=name)):
+            raise UnknownVM(name=name, hint=nearest(name, known))
+
+    async def groups(self, names: Iterable[str]) -> None:
+        fleet = self._engine.fleet
+        for name in names:
+            own_group = name in fleet.vms and fleet.vms[name].group == name
+            if name in fleet.groups or own_group or await self._in_history(HistoryFilter(groups=(name,))):
+                continue
+            fleet.known_group(name)  # raises
+
+    async def host(self, name: str) -> None:
+        fleet = self._engine.fleet
+        if name and not fleet.has_host(name) and not await self._in_history(HistoryFilter(host=name)):
+            raise UnknownHost(name=name, hint=nearest(name, fleet.host_names()))
+
+    async def author(self, name: str) -> None:
+        """Check the name of a token or a VM that made a change."""
+        tokens = [] if self._own else [token.name for token in self._engine.draft().all_tokens()]
+        known = [*tokens, *(self._engine.fleet.members(self._own) if self._own else self._engine.fleet.vms)]
+        if name and name not in known and not await self._in_history(HistoryFilter(by=name)):
+            raise UnknownResource(what="user, token or VM", name=name, hint=nearest(name, known))
+
+    async def _in_history(self, filters: HistoryFilter) -> bool:
+        visible = filters._replace(groups=(self._own,)) if self._own else filters
+        return bool(await self._engine.records.history(visible._replace(newest=True, limit=1)))
