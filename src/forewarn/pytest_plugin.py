@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from forewarn.testing import AsyncService, Service
 
@@ -17,6 +18,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "forewarn(fleet=None, **settings): start the fixture `forewarn` with this fleet and these settings."
     )
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
+    """Add the history and what each VM saw to the report of a failed test."""
+    failure_report = sys.modules.get("forewarn.testing.failure_report")
+    if failure_report is None:
+        yield
+        return
+    if call.excinfo is not None and not item.config.getoption("fulltrace"):
+        _cut_inner_frames(call.excinfo.value)
+    outcome = yield
+    report = outcome.get_result()
+    if report.when == "teardown":  # the services of the test have stopped
+        failure_report.forget_stopped()
+    elif report.failed:
+        report.sections.extend(failure_report.sections())
+
+
+def _cut_inner_frames(error: BaseException) -> None:
+    """Remove the frames below the test kit. The frames of the test kit are hidden by `__tracebackhide__`."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        if str(traceback.tb_frame.f_globals.get("__name__")).startswith("forewarn.testing."):
+            traceback.tb_next = None
+        traceback = traceback.tb_next
 
 
 @pytest.fixture

@@ -176,6 +176,32 @@ def test_every_vm_whose_approval_succeeded_counts_as_approver(forewarn: Service)
     assert untouched.was_approved_by("operator")
 
 
+def test_an_approver_that_cannot_exist_is_an_error(forewarn: Service) -> None:
+    group = forewarn.group("web", vms=2)
+    event = group[0].restart()
+    for name, near in {"wep-1": "web-1", "operater": "operator", "": ""}.items():
+        with pytest.raises(errors.UnknownVM, match=f"{name!r}." + (f" Did you mean {near!r}" if near else "$")):
+            event.was_approved_by(name)
+    group[1].approve(event)
+    with pytest.raises(errors.UnknownVM, match="Did you mean 'web-1'"):
+        event.was_approved_by("wep-1")
+
+
+def test_every_possible_approver_can_be_asked_for(forewarn: Service) -> None:
+    assert forewarn.cli("token", "create", "deploy", "--role", "operator").returncode == 0
+    pool = forewarn.group("pool", vms=3, kind="scale-set", terminate_notice="5m")
+    event = pool[0].restart()
+    for vm in pool[1], pool[2]:
+        vm.delete()
+    pool[1].poll()
+    forewarn.advance(minutes=10)
+    assert [vm.name for vm in forewarn.vms] == ["pool_0"]
+    names = ("operator", "forewarn", "deploy", "pool_0", "pool_1", pool[2])
+    assert not any(event.was_approved_by(name) for name in names)
+    automatic = forewarn.group("auto", vms=1, auto_approve=["reboot"])[0].restart()
+    assert automatic.was_approved_by("forewarn")
+
+
 def test_a_vm_that_a_fault_has_disabled_gets_no_notice(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.fault("disabled")

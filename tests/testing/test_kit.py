@@ -61,6 +61,7 @@ def test_without_enable_groups_a_vm_gets_no_notice_before_its_first_poll(forewar
 
 WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] = {
     "restart": (lambda vm: vm.restart(), "Reboot", 15 * MINUTE, None),
+    "reboot": (lambda vm: vm.reboot(), "Reboot", 15 * MINUTE, None),
     "redeploy": (lambda vm: vm.redeploy(), "Redeploy", 10 * MINUTE, None),
     "freeze": (lambda vm: vm.freeze(seconds=9), "Freeze", 15 * MINUTE, timedelta(seconds=9)),
     "freeze of no length": (lambda vm: vm.freeze(0), "Freeze", 15 * MINUTE, timedelta(0)),

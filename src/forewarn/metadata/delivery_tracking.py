@@ -86,6 +86,10 @@ class DeliveryTracker:
         """Return the number of polls of the VM since tracking began."""
         return self._by_vm[vm].polls if vm in self._by_vm else 0
 
+    def vms(self) -> dict[str, int]:
+        """Return the VMs that have polled since tracking began, each with the number of its polls."""
+        return {vm: tracking.polls for vm, tracking in self._by_vm.items() if tracking.polls}
+
     def approvers(self, event_id: str) -> set[str]:
         """Return all VMs whose approval of the event was accepted since `keep_documents`."""
         return set(self._approvers.get(event_id.lower(), ()))

@@ -18,6 +18,8 @@ from forewarn.wire.document_reader import start_requests
 if TYPE_CHECKING:
     from datetime import datetime
 
+__tracebackhide__ = True
+
 NEWEST_VERSION = "2020-07-01"
 EVENTS_PATH = "/metadata/scheduledevents"
 DOCUMENT = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"

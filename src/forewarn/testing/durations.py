@@ -12,6 +12,7 @@ from forewarn.errors import BadOption, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+__tracebackhide__ = True
 
 Duration = float | str | timedelta
 """A duration as a test writes it. A number is in seconds."""

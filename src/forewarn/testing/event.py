@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forewarn.errors import UnknownEvent
+from forewarn.core.history import ENGINE
+from forewarn.errors import UnknownEvent, UnknownVM, nearest
+from forewarn.ports import HistoryFilter
 from forewarn.testing.durations import read_time
 from forewarn.testing.vm import name_of
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from forewarn.core import events as core
     from forewarn.testing.loop_thread import LoopThread
     from forewarn.testing.vm import VM
+
+__tracebackhide__ = True
 
 OPERATOR = "operator"
 """The name in history for what a test does as an operator."""
@@ -81,9 +85,20 @@ class Event:
         return self._now().ended_at
 
     def was_approved_by(self, vm: VM | str) -> bool:
-        """Return whether this VM has approved it, as the first or after others."""
-        name = name_of(vm)
-        return self.approved_by == name or name in self._loop.call(self._tracker.approvers, self._id)
+        """Return whether this VM has approved it, as the first or after others. `vm` can also name a token, or
+        "forewarn" for an automatic approval. A name that never existed is an error."""
+        return self._loop.run(self._was_approved_by(name_of(vm)))
+
+    async def _was_approved_by(self, name: str) -> bool:
+        event = await self.load()
+        if event.approved_by == name or name in self._tracker.approvers(self._id):
+            return True
+        tokens = (token.name for token in self._engine.draft().all_tokens())
+        known = {*self._engine.fleet.vms, *self._tracker.vms(), *tokens, OPERATOR, ENGINE}
+        was_vm = HistoryFilter(vm=name, limit=1)
+        if name not in known and not (name and await self._engine.records.history(was_vm)):
+            raise UnknownVM(name=name, hint=nearest(name, known))
+        return False
 
     @property
     def was_approved(self) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from forewarn.core import fleet as core
     from forewarn.testing.running_service import RunningService
 
+__tracebackhide__ = True
+
 
 class FleetBuilder:
     """Adds VMs and groups to the fleet of a running service, and finds existing ones. It knows VMs by name."""
@@ -60,14 +62,12 @@ class FleetBuilder:
             await asyncio.gather(*(assembly.engine.enable(scope, by=OPERATOR) for scope in scopes))
 
     def _change(self, fleet: Fleet) -> None:
-        __tracebackhide__ = True
         self._running.loop.run(self.apply(self._running.assembly, fleet))
 
     # --- VMs --------------------------------------------------------------------------------------
 
     def ensure_vm(self, name: str, keys: Mapping[str, Any]) -> None:
         """Add the VM, or change it if keys are given."""
-        __tracebackhide__ = True
         given = without_none(keys)
         with self._changing:
             if given or not self.has_vm(name):
@@ -77,27 +77,22 @@ class FleetBuilder:
                 self._change(fleet)
 
     def has_vm(self, name: str) -> bool:
-        __tracebackhide__ = True
         return self._running.read(lambda engine: name in engine.fleet.vms)
 
     def events_enabled(self, name: str) -> bool:
         """Return whether events are enabled for the VM."""
-        __tracebackhide__ = True
         return self._running.read(lambda engine: engine.document(engine.fleet.scope_of(engine.fleet.vm(name))).enabled)
 
     def vm(self, name: str) -> core.VM:
         """Return the current state of the VM."""
-        __tracebackhide__ = True
         return self._running.read(lambda engine: engine.fleet.vm(name))
 
     def vms(self) -> list[str]:
         """Return the names of all VMs."""
-        __tracebackhide__ = True
         return self._running.read(lambda engine: list(engine.fleet.vms))
 
     def endpoint(self, name: str) -> str:
         """Return the URL at which every caller is this VM."""
-        __tracebackhide__ = True
         with self._changing:
             if name not in self._endpoints:
                 self.vm(name)  # an unknown VM is an error that names the nearest
@@ -107,7 +102,6 @@ class FleetBuilder:
 
     def make_spot(self, name: str) -> None:
         """Make it a Spot VM, which can be evicted. If the test has set another priority, that is an error."""
-        __tracebackhide__ = True
         with self._changing:
             fleet = self._running.read(lambda engine: engine.fleet)
             vm = fleet.vm(name)
@@ -124,7 +118,6 @@ class FleetBuilder:
 
     def add_group(self, name: str, vms: int, kind: str, keys: Mapping[str, Any]) -> None:
         """Add a group with this number of VMs."""
-        __tracebackhide__ = True
         given = without_none(keys)
         with self._changing:
             fleet = self._running.read(lambda engine: add_group(engine.fleet, name, vms, kind, given))
@@ -134,7 +127,6 @@ class FleetBuilder:
 
     def members(self, group: str) -> list[str]:
         """Return the names of its VMs."""
-        __tracebackhide__ = True
 
         def find(fleet: Fleet) -> list[str]:
             fleet.known_group(group)

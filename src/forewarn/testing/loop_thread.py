@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
+__tracebackhide__ = True
 
 T = TypeVar("T")
 
@@ -41,7 +42,6 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work and wait for its result. If the wait is interrupted, the work is cancelled."""
-        __tracebackhide__ = True
         future = self.submit(work)
         try:
             return future.result()
@@ -56,9 +56,15 @@ class LoopThread:
             future.cancel()
             raise
 
+    async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the work and await its result in the loop of the caller."""
+        try:
+            return await asyncio.wrap_future(self.submit(work))
+        except (ForewarnError, AssertionError) as error:
+            raise error.with_traceback(None) from error.__cause__
+
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function in the thread of the loop. Only that thread may read the state of the service."""
-        __tracebackhide__ = True
 
         async def calling() -> T:
             return function(*arguments)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Self
 
+__tracebackhide__ = True
+
 STOP_SECONDS = 30
 READY_LINE = "Try in another terminal"
 """The start of the line that the service writes when it is ready."""

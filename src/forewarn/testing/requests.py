@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from forewarn.testing.running_service import RunningService
     from forewarn.testing.vm import VM
 
+__tracebackhide__ = True
+
 
 class Requests:
     """Sends requests to a running service as an operator, and finds the events that result."""
@@ -34,14 +36,12 @@ class Requests:
 
     def operations(self, cause: str, vms: Iterable[VM | str], options: dict[str, Any]) -> list[Event]:
         """Request operations, and return their events."""
-        __tracebackhide__ = True
         requested = read_request(cause, tuple(map(one_name, vms)), options)
         return self._events_of(self._request(requested))
 
     def event_for(self, vm: str, requested: CauseRequest) -> Event:
         """Request an operation, and return its event for this VM. If the VM would get no notice, that is an error, and
         nothing is requested."""
-        __tracebackhide__ = True
         operations, changes = self._running.read(lambda engine: engine.preview(request, requested, OPERATOR))
         if not any(vm in event.resources for event in changes.events.values()):
             reasons = "; ".join(reason for operation in operations for _, reason in operation.not_notified)
@@ -49,7 +49,6 @@ class Requests:
         return next(event for event in self._events_of(self._request(requested)) if vm in event.vms)
 
     def _request(self, requested: CauseRequest) -> Iterable[Operation]:
-        __tracebackhide__ = True
         return self._running.loop.run(self._running.assembly.engine.request(requested, OPERATOR))
 
     def _events_of(self, operations: Iterable[Operation]) -> list[Event]:
@@ -57,12 +56,10 @@ class Requests:
 
     def event(self, event_id: str) -> Event:
         """Return the event with this id, in any letter case."""
-        __tracebackhide__ = True
         return Event(self._running.assembly, self._running.loop, event_id.lower())
 
     def live_events(self) -> list[Event]:
         """Return the events that VMs see now."""
-        __tracebackhide__ = True
         ids = self._running.read(lambda engine: [event.id for event in engine.live_events()])
         return [self.event(event_id) for event_id in ids]
 
@@ -76,14 +73,12 @@ class Requests:
         delay: Duration | None,
     ) -> None:
         """Make the endpoint fail, for one VM or for all."""
-        __tracebackhide__ = True
         name = "" if vm is None else one_name(vm)
         times = read_optional_duration("duration", duration), read_optional_duration("delay", delay)
         spec = FaultSpec(str(kind), name, method, count, *times)
         self._running.loop.run(self._running.assembly.faults.add(spec, OPERATOR))
 
     def clear_faults(self) -> None:
-        __tracebackhide__ = True
         self._running.loop.run(self._running.assembly.faults.clear(None, OPERATOR))
 
 

@@ -20,12 +20,15 @@ from forewarn.system.service_files import (
     identify_process,
     write,
 )
+from forewarn.testing import failure_report
 from forewarn.testing.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from forewarn.engine.engine import Engine
+
+__tracebackhide__ = True
 
 T = TypeVar("T")
 
@@ -54,6 +57,7 @@ class RunningService:
         except BaseException:
             self.stop()
             raise
+        failure_report.service_started(self)
 
     async def _start(self, prepare: Callable[[Assembly], Awaitable[None]]) -> Assembly:
         settings = self._settings
@@ -69,6 +73,8 @@ class RunningService:
 
     def stop(self) -> None:
         """Stop it, and remove its files."""
+        if self._assembly is not None:
+            failure_report.service_stopping(self)
         loop, self._loop = self._loop, None
         assembly, self._assembly = self._assembly, None
         try:
@@ -111,7 +117,6 @@ class RunningService:
 
     def read(self, function: Callable[[Engine], T]) -> T:
         """Call a function with the engine, in the thread of the service."""
-        __tracebackhide__ = True
         return self.loop.call(function, self.assembly.engine)
 
     # --- Addresses and credentials ----------------------------------------------------------------

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from forewarn.core.scenarios import Run
     from forewarn.testing.event import Event
 
+__tracebackhide__ = True
+
 
 class BaseService:
     """The common part of Service and AsyncService: all methods that return at once.
@@ -290,9 +292,7 @@ class AsyncService(BaseService, ServiceClient):
         **units: float,
     ) -> datetime:
         """See Service.advance."""
-        return await asyncio.wrap_future(
-            self._running.loop.submit(self._advance(read_step(duration, units), names_of(seen_by), timeout))
-        )
+        return await self._running.loop.run_async(self._advance(read_step(duration, units), names_of(seen_by), timeout))
 
     async def advance_to_start(
         self,
@@ -302,9 +302,7 @@ class AsyncService(BaseService, ServiceClient):
         timeout: Duration | None = None,  # noqa: ASYNC109 - as in Service; it limits each step
     ) -> datetime:
         """See Service.advance_to_start."""
-        return await asyncio.wrap_future(
-            self._running.loop.submit(self._advance_to_start(event, names_of(seen_by), timeout))
-        )
+        return await self._running.loop.run_async(self._advance_to_start(event, names_of(seen_by), timeout))
 
     async def run_scenario(
         self,
@@ -315,9 +313,7 @@ class AsyncService(BaseService, ServiceClient):
         seen_by: VM | str | Iterable[VM | str] | None = (),
     ) -> Run:
         """See Service.run_scenario."""
-        return await asyncio.wrap_future(
-            self._running.loop.submit(self._run_scenario(scenario, names_of(vms), group, names_of(seen_by)))
-        )
+        return await self._running.loop.run_async(self._run_scenario(scenario, names_of(vms), group, names_of(seen_by)))
 
 
 async def _run_in_thread(work: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forewarn.testing.fleet_builder import FleetBuilder
     from forewarn.testing.requests import Requests
 
+__tracebackhide__ = True
 
 _LOOPBACK = "127.0.0.1,localhost"
 
@@ -102,6 +103,10 @@ class VM:
     def restart(self) -> Event:
         """Request a restart by a user: a Reboot."""
         return self._request(CauseRequest("restart", (self.name,)))
+
+    def reboot(self) -> Event:
+        """The same as `restart`, by the name of the event type."""
+        return self.restart()
 
     def redeploy(self) -> Event:
         """Request a move to another host by a user: a Redeploy."""
