@@ -49,7 +49,7 @@ class SeenByVM(NamedTuple):
     """The last ones."""
 
 
-class Snapshot(NamedTuple):
+class ServiceSnapshot(NamedTuple):
     """A service at one moment."""
 
     now: datetime
@@ -61,7 +61,7 @@ class Snapshot(NamedTuple):
     """The VMs that have never polled."""
 
 
-_services: dict[RunningService, Snapshot | str | None] = {}
+_services: dict[RunningService, ServiceSnapshot | str | None] = {}
 """The services, in the order of their start. A stopped one has a snapshot, or the reason why there is none."""
 
 
@@ -85,7 +85,7 @@ def forget_stopped() -> None:
             _services.pop(service, None)
 
 
-def _read(service: RunningService) -> Snapshot | str:
+def _read(service: RunningService) -> ServiceSnapshot | str:
     """Return a snapshot, or the reason why there is none. A report must not fail or hang."""
     try:
         reading = service.loop.submit(_take(service.assembly))
@@ -98,7 +98,7 @@ def _read(service: RunningService) -> Snapshot | str:
         return f"The service could not be read: {error!r}"
 
 
-async def _take(assembly: Assembly) -> Snapshot:
+async def _take(assembly: Assembly) -> ServiceSnapshot:
     engine, tracker = assembly.engine, assembly.metadata.delivery_tracker
     rows = await engine.records.history(HistoryFilter(newest=True, limit=MAX_ROWS))
     polled = tracker.vms()
@@ -108,7 +108,7 @@ async def _take(assembly: Assembly) -> Snapshot:
         documents = tracking.documents
         seen.append(SeenByVM(vm, tracking.polls, tracking.status, len(documents), documents[-MAX_DOCUMENTS:]))
     silent = [vm for vm in engine.fleet.vms if vm not in polled]
-    return Snapshot(engine.clock.now(), engine.records.newest, rows[::-1], seen, silent)
+    return ServiceSnapshot(engine.clock.now(), engine.records.newest, rows[::-1], seen, silent)
 
 
 # --- Text -----------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def sections() -> list[tuple[str, str]]:
     return found
 
 
-def _history(snapshot: Snapshot) -> Iterable[str]:
+def _history(snapshot: ServiceSnapshot) -> Iterable[str]:
     rows = [_COLUMNS, *map(_cells, snapshot.rows), (format_time(snapshot.now, zone=False), "(now)", "", "", "", "")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -143,7 +143,7 @@ def _cells(row: HistoryEntry) -> tuple[str, ...]:
     return format_time(row.time, zone=False), row.kind, about, row.type, row.by, row.reason
 
 
-def _seen(snapshot: Snapshot) -> Iterable[str]:
+def _seen(snapshot: ServiceSnapshot) -> Iterable[str]:
     for vm in islice(snapshot.seen, MAX_VMS):
         status = "" if vm.status == 200 else f"; last status {vm.status}" if vm.status else "; no response yet"
         yield f"{vm.vm}: {vm.polls} {'poll' if vm.polls == 1 else 'polls'}{status}"
