@@ -351,7 +351,7 @@ class FeedClient:
                 click.echo(f"forewarn: connection lost ({problem}); reconnecting.", err=True)
                 self._lost = True
             _NEVER.wait(RETRY_MILLISECONDS / 1000)
-            self._client = self._client.refreshed()
+            self._client.refresh()
 
     def _rows_of_connection(self) -> Iterator[str]:
         headers = {"Last-Event-ID": self._position} if self._position else {}
