@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, SHORT_FREEZE, listed
+from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, SHORT_FREEZE, UNDO_NOW, listed
 from forewarn.core.durations import format_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import nearest
@@ -48,6 +48,8 @@ def describe_failure(rule: Rule) -> str:
         return "the other handlers still run, and the event is still approved"
     if rule.on_failure == CONTINUE:
         return "the other handlers still run; the event is not approved"
+    if rule.on_failure == UNDO_NOW:
+        return "the other handlers do not run, and those that have run are undone at once; the event is not approved"
     return "the other handlers do not run; the event is not approved"
 
 

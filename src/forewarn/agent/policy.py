@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 SELF, LEADER, NEVER = APPROVALS = ("self", "leader", "never")
-STOP, CONTINUE, APPROVE = ON_FAILURE = ("stop", "continue", "approve")
-"""After a handler has failed: stop; run the other handlers; or run them and approve anyway."""
+STOP, CONTINUE, APPROVE, UNDO_NOW = ON_FAILURE = ("stop", "continue", "approve", "undo")
+"""After a handler has failed: stop; run the other handlers; run them and approve anyway; or undo everything at once."""
 
 
 class Rule(NamedTuple):
