@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.agent_process import AgentProcess, Diary
+from forewarn.agent.history import read_history
 from programs import need_root
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ def test_killed_while_a_failed_preparation_is_undone(scene: Scene, moment: str) 
     diary.check()
     assert diary.lines.count("begin prepare pool") == 1
     assert "end prepare web" not in diary.lines
+    kept = [entry["event"] for entry in read_history(agent.state)]
+    assert kept[0] == "event_scheduled"
+    assert kept.count("handler_failed") == 1
+    assert kept[-1] == "event_completed"
 
 
 STARTED, COMPLETED = "handler_started: Handler started.", "handler_completed: Handler completed."

@@ -19,7 +19,7 @@ from forewarn.agent.cli.options import (
 )
 from forewarn.agent.status_server import WATCHDOG_VARIABLES, StatusPages, Watchdog
 from forewarn.system.addresses import show_host_port
-from forewarn.system.logs import LOG_FORMATS, configure_logging, get_logger
+from forewarn.system.logs import LOG_FORMATS, add_log_handler, configure_logging, get_logger
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -55,6 +55,7 @@ def run(options: Namespace) -> int:
         # Checked before anything is created.
         read_endpoint(resolved.endpoint.value, resolved.endpoint.origin)
     # Imported here: errors in options are reported faster.
+    from forewarn.agent.history import HistoryWriter
     from forewarn.agent.loop import Agent, AgentOptions
 
     configure_logging(options.log)
@@ -64,6 +65,8 @@ def run(options: Namespace) -> int:
     origins = {"endpoint_from": resolved.endpoint.origin, "vm_from": resolved.vm_name.origin}
     given = {name: origin for name, origin in origins.items() if origin}  # the agent discovers the others
     folder = None if options.dry_run else resolved.folder  # a dry run writes nothing to disk
+    if folder is not None:
+        add_log_handler(HistoryWriter(folder))
     watchdog = Watchdog()
     environment = dict(os.environ)
     for name in WATCHDOG_VARIABLES:  # programs of handlers must not notify systemd
