@@ -711,6 +711,10 @@ class BadAgentConfig(Invalid):
     message = "{source}:{line}: {key}: {problem}"
 
 
+class PolicyHasWarnings(Invalid):
+    message = "{source} has warnings ({count}). --strict allows none."
+
+
 class BadCommandLine(Invalid):
     message = "{problem} See: {program} --help"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> EventLogger:
 
 
 def test_results_about_events_are_kept(log: EventLogger, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    about = {"event_id": "E1", "event_type": "Reboot"}
+    about: dict[str, Any] = {"event_id": "E1", "event_type": "Reboot"}
     log.info("agent_started", "Agent started.")
     log.info("event_scheduled", "Event scheduled.", **about, rule="web")
     log.info("handler_started", "Handler started.", **about, handler="pool")
