@@ -762,6 +762,10 @@ class BadAgentConfig(Invalid):
     message = "{source}:{line}: {key}: {problem}"
 
 
+class PolicyHasWarnings(Invalid):
+    message = "{source} has warnings ({count}). --strict allows none."
+
+
 class BadCommandLine(Invalid):
     message = "{problem} See: {program} --help"
 

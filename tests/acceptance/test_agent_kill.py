@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.agent_process import AgentProcess, Diary
+from forewarn.agent.history import read_history
 from programs import need_root
 
 if TYPE_CHECKING:
@@ -90,6 +91,34 @@ def test_killed_in_the_middle_of_a_handler(scene: Scene, step: str, gone: bool, 
     diary.check()
     assert diary.lines.count(f"begin {step}") == 1, "what goes on without its agent is not done twice"
     assert diary.done.count("undo pool") == 1
+
+
+@pytest.mark.parametrize("moment", ["handler_failed", "work_given_up", "handler_started", "work_undone"])
+def test_killed_while_a_failed_preparation_is_undone(scene: Scene, moment: str) -> None:
+    """The machine is restored at once. The event stays, but is neither approved nor prepared again."""
+    diary, agent = scene.diary, scene.make("self")
+    agent.config.write_text(agent.config.read_text().replace("approve =", 'on_failure = "undo"\napprove ='))
+    diary.fail("prepare", "web")
+    agent.start()
+    event = scene.vm.restart()
+    agent.until_logged("handler_started: Handler started. handler=web action=undo" if "start" in moment else moment)
+    agent.kill()
+    agent.start()
+    agent.until(lambda: '"done": true' in (agent.state / "state.json").read_text(), "the undo")
+    assert agent.status()["ready"] is True
+    assert agent.status()["events"][0]["phase"] == "failed"
+    assert agent.status()["events"][0]["approval"]["reason"] == "a handler has failed"
+    assert event.status == "Scheduled"
+    scene.forewarn.advance(minutes=15)
+    agent.until(lambda: agent.status()["ready"] is False, "the start of the event")
+    scene.to_its_end()
+    diary.check()
+    assert diary.lines.count("begin prepare pool") == 1
+    assert "end prepare web" not in diary.lines
+    kept = [entry["event"] for entry in read_history(agent.state)]
+    assert kept[0] == "event_scheduled"
+    assert kept.count("handler_failed") == 1
+    assert kept[-1] == "event_completed"
 
 
 STARTED, COMPLETED = "handler_started: Handler started.", "handler_completed: Handler completed."

@@ -467,6 +467,23 @@ def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProc
     assert watch.end() == (130, "", "")
 
 
+def test_waiting_continues_after_a_kill(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service(fleet=FLEET)
+    listen(service)
+    with foreground.running([*COMMAND, "vm", "restart", "db", "--wait"], service.environment) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stderr is not None
+        assert next(line for line in iter(waiting.stdout.readline, "") if "not approved by db" in line)
+        (operation,) = service.control("GET", "/v1/operations").json()["operations"]
+        service.kill()
+        assert "connection lost" in waiting.stderr.readline()
+        service.start("--fleet", str(service.folder / "fleet.toml"))
+        assert service.control("POST", f"/v1/operations/{operation['id']}/cancel").status == 200
+        out, err = waiting.communicate(timeout=60)
+    assert err == "forewarn: restart of db was cancelled.\n"
+    assert (waiting.returncode, out) == (4, "restart of db: cancelled\n")
+
+
 @pytest.mark.parametrize(
     ("duration", "shown"),
     [("9s", "Freeze of 9s"), ("0s", "Freeze of 0s"), ("unknown", "Freeze of unknown duration")],

@@ -131,7 +131,7 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[[rule]]\napprove = 'always'", "'always' is not one of self, leader, never."),
         ("[[rule]]\napprove_when = 'soon'", 'Must be "ready" or a duration before NotBefore'),
         ("[[rule]]\napprove = 'leader'", "'leader' needs a [peers] table"),
-        ("[[rule]]\non_failure = 'go'", "'go' is not one of stop, continue, approve."),
+        ("[[rule]]\non_failure = 'go'", "'go' is not one of stop, continue, approve, undo."),
         ("[[rule]]\nsource = 'Martian'", "'Martian' is not one of"),
         ("[[rule]]\nmax_duration = 'long'", "agent.toml:2: rule[0].max_duration: 'long' is not a duration"),
         ("[[rule]]\nlead = '5m'", "rule[0].lead: [[rule]] has no such key."),

@@ -142,6 +142,62 @@ def test_check_explains_a_config(capsys: pytest.CaptureFixture[str], monkeypatch
     assert facts["warnings"] == []
 
 
+def test_check_finds_what_is_missing_on_this_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    (folder / "systemctl").write_text(
+        '#!/bin/sh\n[ "$1 $2" = "cat web" ] || { echo "No files for $2." >&2; exit 1; }\n'
+    )
+    (folder / "systemctl").chmod(0o755)
+    (folder / "own.py").write_text(
+        "from forewarn.agent import Handler\n"
+        "class Own(Handler):\n"
+        "    def __init__(self, options): pass\n"
+        "    def describe(self, action): return 'work'\n"
+        "    def prepare(self, job): pass\n"
+        "    def undo(self, job): pass\n"
+        "    def problems_here(self): return [1 / 0]\n"
+    )
+    monkeypatch.setenv("PATH", str(folder))
+    (folder / "here.toml").write_text(
+        """
+[[rule]]
+prepare = ["run", "start", "units", "pool", "own"]
+[handler.run]
+kind = "command"
+prepare = ["systemctl", "stop", "web"]
+undo = ["no-such-program"]
+[handler.start]
+kind = "process"
+pid_file = "/run/worker.pid"
+start = ["/etc/passwd"]
+[handler.units]
+kind = "systemd"
+units = ["web", "worker"]
+[handler.pool]
+kind = "haproxy"
+socket = "/no/such.sock"
+server = "web/web-0"
+[handler.own]
+file = "own.py"
+"""
+    )
+    assert main(["check", "here.toml", "--strict"]) == 0
+    capsys.readouterr()
+    assert main(["check", "here.toml", "--here"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")] == [
+        "warning: run: cannot run no-such-program: it is not in PATH.",
+        "warning: start: cannot run /etc/passwd: it is not executable.",
+        "warning: units: systemctl cat worker: No files for worker.",
+        "warning: pool: HAProxy does not respond at /no/such.sock: No such file or directory.",
+        "warning: own: ZeroDivisionError: division by zero",
+    ]
+    assert main(["check", "here.toml", "--here", "--strict", "--json"]) == 2
+    output = capsys.readouterr()
+    assert len(json.loads(output.out)["warnings"]) == 5
+    assert output.err == "forewarn: here.toml has warnings (5). --strict allows none.\n"
+
+
 def plans(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     assert main(["plan", "--config", "agent.toml", "--json", *arguments]) == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["plans"]

@@ -154,6 +154,14 @@ def test_the_same_for_programs() -> None:
         ([Rule("a", prepare=("x", "y"), undo=("y",))], "a prepares x but does not undo it."),
         ([Rule("a", prepare=("mute",))], "a: handler mute does nothing on prepare."),
         ([Rule("a", prepare=("x",), undo=("x", "mute"))], "a: handler mute does nothing on undo."),
+        (
+            [Rule("a", on=("Reboot", "preempt"), prepare=("x",))],
+            "a: its handlers may take 1m, but the notice of a Preempt can be 30s.",
+        ),
+        (
+            [Rule("a", prepare=("x", "y"), lead=M)],
+            "a: its handlers may take 2m, but they start 1m before NotBefore.",
+        ),
     ],
 )
 def test_warnings(rules: list[Rule], doubt: str) -> None:
@@ -163,6 +171,19 @@ def test_warnings(rules: list[Rule], doubt: str) -> None:
     )
     assert config_warnings(found) == [doubt]
     assert explain(found)[-1] == f"warning: {doubt}"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("a", on=("Preempt",), prepare=("x",), timeout=M / 2),
+        Rule("a", on=("Preempt",), prepare=("x",), min_notice=M),
+        Rule("a", on=("SpotRebalanceRecommendation",), prepare=("x",)),
+        Rule("a", prepare=("x", "y"), lead=2 * M),
+    ],
+)
+def test_handlers_with_enough_time_cause_no_warning(rule: Rule) -> None:
+    assert config_warnings(config(rule)) == []
 
 
 def test_an_unused_handler_is_a_warning() -> None:

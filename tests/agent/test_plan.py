@@ -284,7 +284,7 @@ rules = st.builds(
     timeout=st.sampled_from([None, M, 1.5 * M, 4 * M]),
     approve=st.sampled_from(["self", "leader", "never"]),
     approve_lead=lengths,
-    on_failure=st.sampled_from(["stop", "continue", "approve"]),
+    on_failure=st.sampled_from(["stop", "continue", "approve", "undo"]),
     undo=st.none() | names,
 )
 configs = st.builds(

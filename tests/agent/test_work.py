@@ -14,6 +14,7 @@ from forewarn.agent.decisions import (
     ApproveEvent,
     DecisionContext,
     FinishWork,
+    GiveUp,
     RunHandler,
     UpdateWork,
     approval_problem,
@@ -37,6 +38,7 @@ from forewarn.agent.state import (
     CAME_BACK,
     CANCELLED,
     FAILED,
+    GAVE_UP,
     OVER,
     POSTPONED,
     PREPARED,
@@ -104,6 +106,42 @@ def test_the_next_handler_to_prepare(states: tuple[str, ...], expected: list[tup
 
 def test_a_rule_can_continue_after_a_failed_handler() -> None:
     assert runs(work(WEB._replace(on_failure="continue"), FAILED)) == [("stop-web", PREPARE)]
+
+
+GIVES_UP = WEB._replace(on_failure="undo")
+
+
+def test_a_rule_can_undo_everything_after_a_failed_handler() -> None:
+    failed = work(GIVES_UP, PREPARED, FAILED)
+    given_up = failed._replace(ending=GAVE_UP)
+    assert instructions(failed, context=CONTEXT._replace(has_document=False)) == [GiveUp(given_up)]
+    assert runs(given_up) == [("stop-web", UNDO)]
+    assert runs(given_up.with_step(1, state=UNDONE)) == [("leave-pool", UNDO)]
+    restored_work = work(GIVES_UP, UNDONE, UNDONE, ending=GAVE_UP)
+    assert instructions(restored_work) == [FinishWork(restored_work)]
+    assert approval_problem(restored_work, CONTEXT) == "a handler has failed"
+
+
+def test_a_handler_that_was_not_run_leaves_nothing_to_undo() -> None:
+    skipped = work(GIVES_UP._replace(undo=("report",)), SKIPPED)
+    (instruction,) = instructions(skipped)
+    assert instruction == GiveUp(skipped._replace(ending=GAVE_UP))
+    assert instructions(instruction.work) == [FinishWork(instruction.work)]
+
+
+def test_work_that_was_given_up_is_not_prepared_again_while_the_event_exists() -> None:
+    done = work(GIVES_UP, UNDONE, UNDONE, ending=GAVE_UP, done=True)
+    around = DocumentContext((GIVES_UP,), lambda _: ME, NOW, "boot", 1e6, is_first=True)
+    later = apply_document({done.id: done}, [make_event(notice=60 * MINUTE)], around)
+    assert instructions(*later.works.values()) == []
+    assert apply_document(later.works, [], around).works == {}
+
+
+def test_events_that_were_given_up_do_not_wait_for_each_other() -> None:
+    first, second = (work(GIVES_UP, PREPARED, FAILED, event=make_event(name), ending=GAVE_UP) for name in ("E1", "E2"))
+    assert runs(first, second) == [("stop-web", UNDO)]
+    healthy = work(WEB, PREPARED, PREPARED, event=make_event("E3"), approved_at=SENT)
+    assert runs(first, healthy) == []
 
 
 def test_nothing_is_run_twice_at_a_time() -> None:
@@ -560,10 +598,11 @@ RULES = (
     Rule("reboot", on=("Reboot",), prepare=("a", "b", "c"), approve="self"),
     Rule("freeze", on=("Freeze",), prepare=("b",), lead=5 * MINUTE),
     Rule("redeploy", on=("Redeploy",), prepare=("c", "a"), on_failure="approve", approve="self"),
+    Rule("preempt", on=("Preempt",), prepare=("a", "c"), on_failure="undo", approve="self"),
 )
 MOVES = st.lists(
     st.one_of(
-        st.tuples(st.just("tell"), st.sampled_from(("Reboot", "Freeze", "Redeploy")), st.integers(0, 2)),
+        st.tuples(st.just("tell"), st.sampled_from(("Reboot", "Freeze", "Redeploy", "Preempt")), st.integers(0, 2)),
         st.tuples(
             st.sampled_from(("start", "gone", "kill", "reboot", "hour", "postpone")), st.just(""), st.integers(0, 2)
         ),
@@ -656,9 +695,9 @@ class Machine:
             assert work.rule.name == "redeploy" or not work.has_failed
             self.approved.append(work.id)
             self.disk[work.id] = work._replace(approved_at=SENT)
-        elif isinstance(instruction, UpdateWork):
+        elif isinstance(instruction, (UpdateWork, GiveUp)):
             self.disk[work.id] = instruction.work
-        elif work.ending == CAME_BACK:
+        elif work.ending in (CAME_BACK, GAVE_UP):
             self.disk[work.id] = work._replace(done=True)
         elif work.ending == POSTPONED:
             self.disk[work.id] = restored(work)

@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import LEADER, NEVER, SELF, STOP, subtract
+from forewarn.agent.policy import LEADER, NEVER, SELF, STOP, UNDO_NOW, subtract
 from forewarn.agent.state import (
     BEGUN,
     FAILED,
+    GAVE_UP,
     POSTPONED,
     PREPARED,
     SKIPPED,
@@ -79,13 +80,19 @@ class ApproveEvent(NamedTuple):
     work: EventWork
 
 
+class GiveUp(NamedTuple):
+    """Undo everything now, because a handler has failed. The work has this ending already."""
+
+    work: EventWork
+
+
 class FinishWork(NamedTuple):
     """Mark the work for an event as done: every handler is undone."""
 
     work: EventWork
 
 
-Instruction = RunHandler | UpdateWork | ApproveEvent | FinishWork
+Instruction = RunHandler | UpdateWork | ApproveEvent | GiveUp | FinishWork
 
 
 def next_instructions(works: Mapping[str, EventWork], context: DecisionContext) -> list[Instruction]:
@@ -139,6 +146,9 @@ def _next_instruction(
         return None
     if work.ending:
         return _undo(work, begun, busy, context)
+    if work.has_failed and work.rule.on_failure == UNDO_NOW:
+        # If nothing has begun, handlers that only the rule's `undo` names have nothing to undo.
+        return GiveUp(end(work, GAVE_UP) if work.is_begun else work._replace(ending=GAVE_UP))
     return _prepare(work, begun, busy, context) if context.has_document else None
 
 
@@ -211,6 +221,7 @@ def seconds_left(work: EventWork, begun_at: float, seconds: float) -> float:
 RULE_NEVER_APPROVES = "the rule never approves"
 HAS_STARTED = "the event has started"
 NOT_BEFORE_UNKNOWN = "its NotBefore is unknown"
+HANDLER_FAILED = "a handler has failed"
 NO_PEER_RESPONSE = "no peer has responded yet"
 
 REPEAT_APPROVAL = timedelta(minutes=1)
@@ -234,11 +245,13 @@ def approval_problem(work: EventWork, context: DecisionContext) -> str:
         return RULE_NEVER_APPROVES
     if is_approved(work, context.now):
         return "it is already approved"
+    if work.ending == GAVE_UP:
+        return HANDLER_FAILED
     if work.ending or work.is_started:
         waits = "it is postponed" if work.ending == POSTPONED else "the event is gone"
         return HAS_STARTED if work.is_started else waits
     if not work.is_prepared:
-        return "a handler has failed" if work.has_failed else "it is not prepared yet"
+        return HANDLER_FAILED if work.has_failed else "it is not prepared yet"
     if context.busy:
         return f"{', '.join(sorted(context.busy))} is running"
     due = approval_due_at(work)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, SHORT_FREEZE, listed
+from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, SHORT_FREEZE, UNDO_NOW, listed
 from forewarn.core.durations import format_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import nearest
@@ -48,6 +49,8 @@ def describe_failure(rule: Rule) -> str:
         return "the other handlers still run, and the event is still approved"
     if rule.on_failure == CONTINUE:
         return "the other handlers still run; the event is not approved"
+    if rule.on_failure == UNDO_NOW:
+        return "the other handlers do not run, and those that have run are undone at once; the event is not approved"
     return "the other handlers do not run; the event is not approved"
 
 
@@ -76,9 +79,15 @@ def config_warnings(config: Config) -> list[str]:
         *_never_reached(config.rules),
         *_useless_settings(config.rules, config.handlers),
         *_leader_mismatch(config),
+        *_too_slow(config.rules, config.handlers),
         *_unused(config.rules, config.handlers),
     ]
     return list(dict.fromkeys(found))
+
+
+def problems_here(config: Config) -> list[str]:
+    """Return what would fail on this machine."""
+    return [f"{name}: {problem}" for name, named in config.handlers.items() for problem in named.problems_here()]
 
 
 def _unknown_types(rules: Sequence[Rule]) -> Iterator[str]:
@@ -137,6 +146,21 @@ def _useless_settings(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler
                     yield f"{rule.name} prepares {name} but does not undo it."
 
 
+def _too_slow(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iterator[str]:
+    """Only for event types that the rule names: a rule for any event is not about a Preempt with 30 seconds."""
+    known = {name.casefold(): kind for name, kind in EVENT_TYPES.items() if kind.starts}
+    for rule in rules:
+        limit = sum((handlers[name].timeout for name in rule.prepare if name in handlers), timedelta(0))
+        limit = limit if rule.timeout is None else min(limit, rule.timeout)
+        may_take = f"{rule.name}: its handlers may take {format_duration(limit)}"
+        if rule.lead is not None and limit > rule.lead:
+            yield f"{may_take}, but they start {format_duration(rule.lead)} before NotBefore."
+        for kind in (known[name.casefold()] for name in rule.on if name.casefold() in known):
+            notice = max(kind.min_notice, rule.min_notice or timedelta(0))
+            if limit > notice:
+                yield f"{may_take}, but the notice of a {kind.name} can be {format_duration(notice)}."
+
+
 def _leader_mismatch(config: Config) -> Iterator[str]:
     led = [rule.name for rule in config.rules if rule.approve == LEADER]
     if config.peers is None:
@@ -159,8 +183,8 @@ def _unused(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iter
 _NOTHING = "nothing"
 
 
-def explain(config: Config) -> list[str]:
-    """Describe each rule: its events, handlers, approval and undo. Then list the warnings."""
+def explain(config: Config, here: Sequence[str] = ()) -> list[str]:
+    """Describe each rule: its events, handlers, approval and undo. Then list the warnings, and those of `here`."""
     lines = [
         f"{config.source}: {_count(config.rules, 'rule')}, {_count(config.handlers, 'handler')}.",
         *_explain_place(config),
@@ -172,7 +196,7 @@ def explain(config: Config) -> list[str]:
         members = ", ".join(member.vm for member in config.peers.members)
         timeout = format_duration(config.peers.timeout)
         lines.append(f"Peers: {members}. A peer without a response for {timeout} is unreachable.")
-    warnings = config_warnings(config)
+    warnings = [*config_warnings(config), *here]
     return [*lines, "", *(f"warning: {warning}" for warning in warnings)] if warnings else lines
 
 
@@ -237,7 +261,7 @@ def _steps(config: Config, names: Sequence[str], action: str) -> list[str]:
     return steps
 
 
-def as_json(config: Config) -> dict[str, Any]:
+def as_json(config: Config, here: Sequence[str] = ()) -> dict[str, Any]:
     """Return the same as JSON."""
     return {
         "config": config.source,
@@ -260,7 +284,7 @@ def as_json(config: Config) -> dict[str, Any]:
             }
             for rule in config.rules
         ],
-        "warnings": config_warnings(config),
+        "warnings": [*config_warnings(config), *here],
     }
 
 

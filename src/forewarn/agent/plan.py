@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.changes import has_started
 from forewarn.agent.decisions import (
+    HANDLER_FAILED,
     HAS_STARTED,
     NO_PEER_RESPONSE,
     NOT_BEFORE_UNKNOWN,
@@ -17,6 +18,7 @@ from forewarn.agent.decisions import (
     ApproveEvent,
     DecisionContext,
     FinishWork,
+    GiveUp,
     RunHandler,
     approval_due_at,
     approval_problem,
@@ -159,6 +161,8 @@ def _simulate(
             time = min(later)
             continue
         works[instruction.work.id] = instruction.work
+        if isinstance(instruction, GiveUp):
+            return _Simulation(works, runs, None, HANDLER_FAILED)
         if isinstance(instruction, RunHandler):
             handler = instruction.work.steps[instruction.step].handler
             begun = begun_at.setdefault(instruction.work.id, seconds)

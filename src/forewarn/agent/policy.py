@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.core.durations import format_duration, format_seconds
+from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 
 SELF, LEADER, NEVER = APPROVALS = ("self", "leader", "never")
-STOP, CONTINUE, APPROVE = ON_FAILURE = ("stop", "continue", "approve")
-"""After a handler has failed: stop; run the other handlers; or run them and approve anyway."""
+STOP, CONTINUE, APPROVE, UNDO_NOW = ON_FAILURE = ("stop", "continue", "approve", "undo")
+"""After a handler has failed: stop; run the other handlers; run them and approve anyway; or undo everything at once."""
 
 
 class Rule(NamedTuple):
@@ -121,6 +122,15 @@ class NamedHandler(NamedTuple):
             return str(self.handler.describe(action) or "")
         except Exception as error:  # noqa: BLE001 - a user's code
             return f"do something unknown (describe() failed: {type(error).__name__}: {error})"
+
+    def problems_here(self) -> list[str]:
+        """Return what would fail on this machine."""
+        try:
+            return [str(problem) for problem in self.handler.problems_here()]
+        except ForewarnError as error:
+            return [str(error)]
+        except Exception as error:  # noqa: BLE001 - a user's code, or a program that does not end
+            return [f"{type(error).__name__}: {error}"]
 
 
 class Member(NamedTuple):

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.config_file import handler_of
-from forewarn.agent.decisions import ApproveEvent, FinishWork, RunHandler, UpdateWork, limit_seconds, with_outcome
+from forewarn.agent.decisions import (
+    ApproveEvent,
+    FinishWork,
+    GiveUp,
+    RunHandler,
+    UpdateWork,
+    limit_seconds,
+    with_outcome,
+)
 from forewarn.agent.document_decisions import restored
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.state import CAME_BACK, POSTPONED, PREPARING, UNDOING
+from forewarn.agent.state import CAME_BACK, GAVE_UP, POSTPONED, PREPARING, UNDOING
 from forewarn.core.durations import backoff_seconds
 from forewarn.errors import ForewarnError, HandlerFailed
 from forewarn.system.logs import get_logger
@@ -261,6 +269,9 @@ class Runner:
         for instruction in instructions:
             if isinstance(instruction, UpdateWork):
                 changed.append(self._updated(instruction))
+            elif isinstance(instruction, GiveUp):
+                _log.warning("work_given_up", "A handler has failed; undoing.", **about(instruction.work.event))
+                changed.append(instruction.work)
             elif isinstance(instruction, FinishWork):
                 finished = self._finished(instruction.work)
                 changed += filter(None, [finished])
@@ -389,7 +400,7 @@ class Runner:
             self.forget(work.id)
             return restored(work)
         # While the event is still in the document, keep the work, so that it is not prepared again.
-        return work._replace(done=True) if work.ending == CAME_BACK else None
+        return work._replace(done=True) if work.ending in (CAME_BACK, GAVE_UP) else None
 
 
 _COUNTED = {

@@ -39,9 +39,9 @@ TO_DO, PREPARING, PREPARED, FAILED, SKIPPED, UNDOING, UNDONE = (
 BEGUN = frozenset((PREPARING, PREPARED, FAILED, UNDOING))
 """In these states a handler may have changed the machine, and has not undone it."""
 
-CANCELLED, OVER, CAME_BACK, POSTPONED = "cancelled", "over", "came back", "postponed"
-"""Why work is undone: the event was cancelled, it is over, it has restarted the machine, or it comes much later.
-Postponed work is prepared again."""
+CANCELLED, OVER, CAME_BACK, POSTPONED, GAVE_UP = "cancelled", "over", "came back", "postponed", "gave up"
+"""Why work is undone: the event was cancelled, it is over, it has restarted the machine, it comes much later, or a
+handler has failed and the rule says to undo. Postponed work is prepared again."""
 
 
 class HandlerStep(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.changes import has_started
 from forewarn.agent.decisions import approval_due_at, approval_problem, due_at, undo_order
-from forewarn.agent.state import BEGUN, FAILED, PREPARED, SKIPPED, TO_DO, UNDOING
+from forewarn.agent.state import BEGUN, FAILED, GAVE_UP, PREPARED, SKIPPED, TO_DO, UNDOING
 from forewarn.core.durations import format_duration, to_text_if_any
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def phase_of(work: EventWork) -> str:
     """Return the phase of the work for an event."""
     if work.done:
-        return "done"
+        return "failed" if work.ending == GAVE_UP else "done"
     if work.ending:
         return "undoing"
     if work.is_started:
@@ -47,10 +47,13 @@ def blocks_new_work(work: EventWork, now: datetime, short_freeze: timedelta) -> 
 
     A Freeze without handlers counts only while it is started, and only if it is not short.
     """
-    if work.done or work.is_begun:
-        return not work.done
+    is_long = work.is_started and not is_short_freeze(work.event, short_freeze)
+    if work.done:
+        return work.ending == GAVE_UP and is_long  # it is not prepared, but the event still comes
+    if work.is_begun:
+        return True
     if not work.steps and work.event.type.casefold() == "freeze":
-        return work.is_started and not is_short_freeze(work.event, short_freeze)
+        return is_long
     due = due_at(work)
     return work.is_started or due is None or now >= due
 
@@ -100,7 +103,7 @@ def describe_work(work: EventWork, context: DecisionContext) -> dict[str, Any]:
         "approval": {
             "mode": work.rule.approve,
             "sent_at": work.approved_at or None,
-            "reason": "" if work.done else approval_problem(work, context),
+            "reason": "" if phase_of(work) == "done" else approval_problem(work, context),
         },
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from functools import cached_property
 from hmac import compare_digest
 from http.client import HTTPException
@@ -75,12 +74,10 @@ class ControlClient:
         self._responded = False
         self._announced = False
 
-    def refreshed(self) -> ControlClient:
-        """Return a client that looks for the service again: a restart may have changed its address."""
-        other = copy(self)
-        other.__dict__.pop("_address", None)
-        other.__dict__.pop("_origin", None)
-        return other
+    def refresh(self) -> None:
+        """Look for the service again before the next request: a restart may have changed its address."""
+        self.__dict__.pop("_address", None)
+        self.__dict__.pop("_origin", None)
 
     @cached_property
     def _address(self) -> ServiceAddress:

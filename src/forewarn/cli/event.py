@@ -398,7 +398,7 @@ class FeedClient:
                 click.echo(f"forewarn: connection lost ({problem}); reconnecting.", err=True)
                 self._lost = True
             _NEVER.wait(RETRY_MILLISECONDS / 1000)
-            self._client = self._client.refreshed()
+            self._client.refresh()
 
     def _rows_of_connection(self) -> Iterator[str]:
         from forewarn.delivery.feed import EVENT_STREAM, EventStreamParser

@@ -13,8 +13,8 @@ import click
 
 from forewarn.cli.output import names
 from forewarn.cli.tables import LiveLines, can_update_lines, grid_lines
-from forewarn.core.durations import format_duration, from_text
-from forewarn.errors import Conflict
+from forewarn.core.durations import backoff_seconds, format_duration, format_seconds, from_text
+from forewarn.errors import Conflict, NoService, Unavailable, UnknownService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 
 POLL_SECONDS = 0.5
+MAX_RETRY_SECONDS = 5.0
+RECONNECT_SECONDS = 300.0
+"""How long the retries go on while the service does not respond."""
+_LOST = (Unavailable, NoService, UnknownService)
+"""Errors while a service restarts."""
 _ENDED = ("done", "failed", "cancelled", "stopped")
 _NEVER = Event()
 
@@ -62,7 +67,8 @@ def wait_for_operations(client: ControlClient, ids: list[str], *, quiet: bool = 
         shown = [ended.get(operation_id) or live[operation_id] for operation_id in ids]
         return Progress([_row(operation, now) for operation in shown], ended=len(ended) == len(ids))
 
-    _watch(poll, quiet=quiet, command=f"forewarn operation show {ids[0][:8]}" if ids else "")
+    command = f"forewarn operation show {ids[0][:8]}" if ids else ""
+    _watch(lambda: _poll_with_retries(client, poll), quiet=quiet, command=command)
     bad = [operation for operation in ended.values() if operation["status"] != "done"]
     if bad:
         raise Conflict.relayed(_ending(bad[0]))
@@ -85,10 +91,29 @@ def wait_for_rollout(client: ControlClient, rollout_id: str, *, quiet: bool = Fa
         rows += [_row(live[found["operation"]], now) for found in last["in_progress"] if found["operation"] in live]
         return Progress(rows, ended=last["status"] in _ENDED)
 
-    _watch(poll, quiet=quiet, command=f"forewarn rollout show {rollout_id[:8]}")
+    command = f"forewarn rollout show {rollout_id[:8]}"
+    _watch(lambda: _poll_with_retries(client, poll), quiet=quiet, command=command)
     if last["status"] != "done":
         reason = f": {last['reason']}" if last["reason"] else ""
         raise Conflict.relayed(f"The rollout was {last['status']}{reason}.")
+
+
+def _poll_with_retries(client: ControlClient, poll: Callable[[], Progress]) -> Progress:
+    """Poll. While the service does not respond, look for it again: it may be restarting."""
+    failures, waited = 0, 0.0
+    while True:
+        try:
+            return poll()
+        except _LOST as error:
+            if waited >= RECONNECT_SECONDS:
+                raise
+            if not failures:
+                click.echo(f"forewarn: connection lost ({error}); reconnecting.", err=True)
+        failures += 1
+        pause = backoff_seconds(failures, POLL_SECONDS, MAX_RETRY_SECONDS)
+        _NEVER.wait(pause)
+        waited += pause
+        client.refresh()
 
 
 def _watch(poll: Callable[[], Progress], *, quiet: bool, command: str) -> None:
@@ -103,6 +128,10 @@ def _watch(poll: Callable[[], Progress], *, quiet: bool, command: str) -> None:
     except KeyboardInterrupt:
         click.echo(f"Stopped waiting; the work continues. See: {command}", err=True)
         sys.exit(130)
+    except _LOST:
+        limit = format_seconds(RECONNECT_SECONDS)
+        click.echo(f"Stopped waiting after {limit} without the service. When it runs again, see: {command}", err=True)
+        raise
 
 
 def _watch_live(poll: Callable[[], Progress]) -> None:

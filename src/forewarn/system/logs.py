@@ -134,6 +134,11 @@ def configure_logging(
     root.setLevel(level)
 
 
+def add_log_handler(handler: logging.Handler) -> None:
+    """Also send all log records to this handler."""
+    logging.getLogger().addHandler(handler)
+
+
 # --- Formats --------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.agent.cli.options import CONFIG_VARIABLE, AgentParser, add_common_options, config_path, load_config
-from forewarn.errors import BadCommandLine
+from forewarn.errors import BadCommandLine, PolicyHasWarnings
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -17,19 +17,23 @@ def parser() -> AgentParser:
     parser = AgentParser(
         "check",
         "Describe what a policy does, or report the first error in it.\n\n"
-        "The command runs no handler and sends no request.",
+        "The command runs no handler. Without --here, it sends no request.",
         "forewarn agent check --config agent.toml",
-        "forewarn agent check agent.toml --json",
+        "forewarn agent check agent.toml --here --strict",
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="the policy file, as with --config")
     add_common_options(parser)
+    parser.add_argument(
+        "--here", action="store_true", help="also check that programs, units and sockets exist on this machine"
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with code 2 if there is a warning")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def run(options: Namespace) -> int:
     # Imported here: a running agent does not need it.
-    from forewarn.agent.explain import as_json, explain
+    from forewarn.agent.explain import as_json, config_warnings, explain, problems_here
     from forewarn.system.printable import printable
 
     if options.file is not None and options.config is not None:
@@ -40,10 +44,14 @@ def run(options: Namespace) -> int:
         problem = f"Name the policy file with --config FILE or {CONFIG_VARIABLE}."
         raise BadCommandLine(problem=problem, program="forewarn agent check")
     config = load_config(path)
+    here = problems_here(config) if options.here else []
     if options.json:
         import json
 
-        sys.stdout.write(json.dumps(as_json(config), indent=2) + "\n")
+        sys.stdout.write(json.dumps(as_json(config, here), indent=2) + "\n")
     else:
-        sys.stdout.writelines(f"{printable(line)}\n" for line in explain(config))
+        sys.stdout.writelines(f"{printable(line)}\n" for line in explain(config, here))
+    if options.strict and (count := len(config_warnings(config)) + len(here)):
+        sys.stdout.flush()
+        raise PolicyHasWarnings(source=config.source, count=count)
     return 0

@@ -21,6 +21,7 @@ COMMANDS = {
     "check": "Describe what a policy does, or report the first error in it.",
     "plan": "Show what the agent would do about an event, and when.",
     "status": "Show current events and what the agent of this VM has done.",
+    "history": "Show what the agent of this VM has done for events, newest last.",
     "install": "Write a systemd unit that runs the agent.",
     "uninstall": "Remove the systemd unit that runs the agent.",
     "bundle": "Write the agent as a single file for Python 3.10 or newer.",

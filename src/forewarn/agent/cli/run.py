@@ -19,7 +19,7 @@ from forewarn.agent.cli.options import (
 )
 from forewarn.agent.status_server import StatusPages, Watchdog
 from forewarn.system.addresses import show_host_port
-from forewarn.system.logs import LOG_FORMATS, configure_logging, get_logger
+from forewarn.system.logs import LOG_FORMATS, add_log_handler, configure_logging, get_logger
 from forewarn.system.standard_streams import has_terminal
 from forewarn.system.systemd_notify import NOTIFY_VARIABLES
 
@@ -59,6 +59,7 @@ def run(options: Namespace) -> int:
         # Checked before anything is created.
         read_endpoint(resolved.endpoint.value, resolved.endpoint.origin)
     # Imported here: errors in options are reported faster.
+    from forewarn.agent.history import HistoryWriter
     from forewarn.agent.loop import Agent, AgentOptions
 
     configure_logging(options.log)
@@ -68,6 +69,8 @@ def run(options: Namespace) -> int:
     origins = {"endpoint_from": resolved.endpoint.origin, "vm_from": resolved.vm_name.origin}
     given = {name: origin for name, origin in origins.items() if origin}  # the agent discovers the others
     folder = None if options.dry_run else resolved.folder  # a dry run writes nothing to disk
+    if folder is not None:
+        add_log_handler(HistoryWriter(folder))
     watchdog = Watchdog()
     environment = dict(os.environ)
     for name in NOTIFY_VARIABLES:  # programs of handlers must not notify systemd

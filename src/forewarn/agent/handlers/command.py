@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json, as_variable, as_variables
 from forewarn.agent.handlers.options import read_argv, read_path
-from forewarn.agent.handlers.program import run_program
+from forewarn.agent.handlers.program import missing_programs, run_program
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from forewarn.agent.handlers.handler import Job
     from forewarn.files.toml_reader import TomlTable
 
@@ -39,6 +42,10 @@ class CommandHandler(Handler):
     def describe(self, action: str) -> str:
         argv = self._prepare if action == PREPARE else self._undo
         return f"run {shlex.join(argv)}" if argv else ""
+
+    def problems_here(self) -> Iterable[str]:
+        variables = {**os.environ, **self._environment}
+        return missing_programs((self._prepare, self._undo), variables, self._directory)
 
     def prepare(self, job: Job) -> None:
         self._run(job, self._prepare)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from forewarn.files.toml_reader import TomlTable
@@ -87,6 +88,10 @@ class Handler(ABC):
     @abstractmethod
     def describe(self, action: str) -> str:
         """Return what the action does, as a phrase that follows "would": "run systemctl stop web". Empty: nothing."""
+
+    def problems_here(self) -> Iterable[str]:
+        """Return what would fail on this machine, for `check --here`, without changing anything."""
+        return ()
 
     @abstractmethod
     def prepare(self, job: Job) -> None: ...

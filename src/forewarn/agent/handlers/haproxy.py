@@ -15,7 +15,7 @@ from forewarn.errors import HandlerFailed, nearest
 from forewarn.system.addresses import read_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from forewarn.agent.handlers.handler import Job
     from forewarn.files.toml_reader import TomlTable
@@ -171,6 +171,14 @@ class HAProxyHandler(Handler):
         limit = "" if self._drain_timeout is None else f" at most {format_duration(self._drain_timeout)}"
         then = ", then cut the remaining ones" if self._on_remaining == _CUT else ""
         return f"drain {names} of HAProxy and wait{limit} until no sessions remain{then}"
+
+    def problems_here(self) -> Iterable[str]:
+        try:
+            servers = RuntimeSocket(self._address, lambda: _MAX_REQUEST_SECONDS).servers()
+        except HAProxyUnreachable as error:
+            raise HandlerFailed(problem=f"HAProxy does not respond at {self._socket}: {error}.") from error
+        self._own_servers(servers)
+        return ()
 
     def prepare(self, job: Job) -> None:
         haproxy = RuntimeSocket(self._address, job.seconds_left)

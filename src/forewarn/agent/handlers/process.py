@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
 from forewarn.agent.handlers.options import read_argv, read_path
-from forewarn.agent.handlers.program import find_program
+from forewarn.agent.handlers.program import find_program, missing_programs
 from forewarn.agent.machine import boot_id
 from forewarn.errors import HandlerFailed
 from forewarn.system.files import write_atomically
 from forewarn.system.processes import Process, find_process, started_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from forewarn.agent.handlers.handler import Job
     from forewarn.files.toml_reader import TomlTable
@@ -95,6 +95,9 @@ class ProcessHandler(Handler):
         if action == PREPARE:
             return f"send {self._signal} to the process of {self._pid_file} and wait until it ends"
         return f"run {shlex.join(self._start)}, if it was running" if self._start else ""
+
+    def problems_here(self) -> Iterable[str]:
+        return missing_programs((self._start,), os.environ, self._directory)
 
     def prepare(self, job: Job) -> None:
         if "pid" in job.memo and job.memo.get("boot") == boot_id():

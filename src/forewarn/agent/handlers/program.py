@@ -18,7 +18,7 @@ from forewarn.system.child_process import GO, ChildProcess
 from forewarn.system.processes import GRACE_SECONDS, end_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from selectors import BaseSelector
     from subprocess import Popen
@@ -247,6 +247,16 @@ def find_program(name: str, variables: Mapping[str, str], directory: str) -> str
     else:
         problem = "it is not executable." if os.path.exists(paths[0]) else "there is no such file."  # noqa: PTH110
     raise HandlerFailed(problem=f"cannot run {name}: {problem}")
+
+
+def missing_programs(argvs: Iterable[Sequence[str]], variables: Mapping[str, str], directory: str) -> Iterator[str]:
+    """Yield why a program cannot be run, for each that cannot."""
+    for argv in argvs:
+        try:
+            if argv:
+                find_program(argv[0], variables, directory or "/")
+        except HandlerFailed as error:  # noqa: PERF203 - check the others too
+            yield str(error)
 
 
 class _RunningProgram:

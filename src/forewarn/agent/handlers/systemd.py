@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
 from forewarn.agent.handlers.options import read_several
-from forewarn.agent.handlers.program import run_program
+from forewarn.agent.handlers.program import find_program, run_program
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from forewarn.agent.handlers.handler import Job
     from forewarn.files.toml_reader import TomlTable
 
@@ -30,6 +33,17 @@ class SystemdHandler(Handler):
         if action == PREPARE:
             return f"stop {', '.join(self._units)}"
         return f"start {', '.join(reversed(self._units))} if they were running"
+
+    def problems_here(self) -> Iterable[str]:
+        import subprocess  # imported here: an idle agent runs no programs
+
+        systemctl = find_program("systemctl", os.environ, "/")
+        for unit in self._units:
+            done = subprocess.run(  # noqa: S603 - the policy names the unit
+                [systemctl, "cat", unit], capture_output=True, text=True, errors="replace", check=False, timeout=10
+            )
+            if done.returncode != 0:
+                yield f"systemctl cat {unit}: {done.stderr.strip().partition(chr(10))[0]}"
 
     def prepare(self, job: Job) -> None:
         if "running" not in job.memo:

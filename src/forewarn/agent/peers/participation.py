@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.decisions import approval_due_at, is_approved
 from forewarn.agent.policy import LEADER
-from forewarn.agent.state import POSTPONED
+from forewarn.agent.state import GAVE_UP, POSTPONED
 from forewarn.agent.status import phase_of
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Participation:
                     state = "ready"  # the event has not started: the group decides again who approves
                 if work.ending == POSTPONED:
                     state = "waiting"
+                if work.ending == GAVE_UP:
+                    state = "failed"
                 if busy and state == "ready":
                     state = "preparing"
                 due = approval_due_at(work)
