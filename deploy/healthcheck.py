@@ -8,12 +8,12 @@ import os
 import sys
 from http.client import HTTPException
 
-from forewarn.cli import service_files
+from forewarn.cli.selection import find_service
 from forewarn.errors import ForewarnError
 from forewarn.system.http_client import opened, origin_of
 
 try:
-    service = service_files.find(os.environ.get("FOREWARN_DATA"))
+    service = find_service(None, os.environ.get("FOREWARN_DATA"))
     with opened(origin_of(service.control, service.certificate), "GET", "/healthz", {}, seconds=9) as response:
         if response.status != 200:
             sys.exit(f"{service.control}/healthz returned status {response.status}.")
