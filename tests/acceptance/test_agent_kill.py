@@ -328,7 +328,8 @@ class Stuck(Handler):
 NO_GRACE = (
     sys.executable,
     "-c",
-    "import forewarn.agent.runner as runner; runner.GRACE_SECONDS = 0.0; import forewarn.agent.__main__",
+    "import forewarn.agent.runner as runner; runner.GRACE_SECONDS = 0.0; "
+    "import forewarn.agent.__main__ as agent; agent.main()",
 )
 
 

@@ -55,7 +55,8 @@ def test_a_request_that_never_ends_is_not_logged_as_successful(make_service: Cal
     service = make_service(fleet=FLEET)
     host, port = service.control_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
-        head = f"POST /v1/tokens HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.token}\r\nContent-Length: 9\r\n"
+        headers = f"Host: {host}\r\nAuthorization: Bearer {service.token}\r\nContent-Length: 9\r\n"
+        head = f"POST /v1/tokens HTTP/1.1\r\n{headers}"
         client.sendall(f"{head}\r\n{{".encode())
     line = wait_for_log(service, "control_request")
     assert "status=400" in line

@@ -57,6 +57,7 @@ GET    /v1/events/{id}                   . v o a t
 GET    /v1/events/{id}/history           . v o a t
 GET    /v1/events/{id}/explain           . v o a .
 POST   /v1/events/{id}/approve           . . o a t
+POST   /v1/events/approve                . . o a t
 POST   /v1/events/{id}/cancel            . . o a .
 POST   /v1/events/{id}/postpone          . . o a .
 GET    /v1/hosts                         . v o a .

@@ -384,6 +384,6 @@ def test_nothing_prints_around_the_escaping() -> None:
         for module in MODULES
         if part_of(module) in ("cli", "agent", "verify", "system") and module not in PRINTS
         for number, line in enumerate(module.read_text().splitlines(), 1)
-        if AROUND.search(line) and "stdin" not in line
+        if AROUND.search(line) and "stdin" not in line and "O_NOCTTY" not in line  # which writes nothing
     ]
     assert not violations, report(violations)

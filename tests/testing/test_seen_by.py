@@ -269,7 +269,7 @@ def test_a_stop_of_the_service_ends_the_wait(tmp_path: Path) -> None:
     with service:
         body = json.dumps({"by": "15m", "seen_by": ["web-0"], "timeout": "1h"}).encode()
         with service.connect(service.control_address) as waiting:
-            head = f"POST /v1/clock/advance HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.token}\r\n"
+            head = f"POST /v1/clock/advance HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {service.token}\r\n"
             waiting.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             service.document()  # the one before is under way when this has been answered
             service.document(headers={"Metadata": "true"})
@@ -284,7 +284,7 @@ def test_a_client_that_disconnects_releases_the_clock(tmp_path: Path) -> None:
     with service:
         body = json.dumps({"by": "15m", "seen_by": ["web-0"], "timeout": "1h"}).encode()
         with service.connect(service.control_address) as waiting:
-            head = f"POST /v1/clock/advance HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.token}\r\n"
+            head = f"POST /v1/clock/advance HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {service.token}\r\n"
             waiting.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             refused = first(service, 409)  # it may not be there yet
             assert "waits for web-0" in refused.json()["detail"]

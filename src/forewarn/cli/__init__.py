@@ -44,16 +44,23 @@ SECTIONS = {
         "install": "Write a systemd unit that runs the service.",
         "uninstall": "Remove the systemd unit. The data stays.",
     },
-    "In a VM": {
+    "In a VM, and tools": {
         "agent": "Prepare the VM for events, approve them, and restore it.",
-    },
-    "Tools": {
         "verify": "Check a Scheduled Events server against the wire contract.",
         "settings": "Show every setting and the origin of its value.",
         "completion": "Print a script that completes commands and options in your shell.",
     },
 }
 """The commands, by kind of user. Each help text is also the first line of the command's own help."""
+
+_LISTED_WITH = {
+    "rollout": ("host", "List, update, repair or fail hosts; many of them in waves."),
+    "service": ("token", "Manage access tokens. List the services on this machine."),
+    "restore": ("backup", "Back up the database, or restore it."),
+    "uninstall": ("install", "Write the systemd unit of the service, or remove it."),
+    "completion": ("settings", "Show every setting. Complete commands in your shell."),
+}
+"""Commands that share a line with another one, so that the help fits on a screen."""
 
 NOUNS = {noun: text for section in SECTIONS.values() for noun, text in section.items()}
 
@@ -101,10 +108,14 @@ class Nouns(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section. The usage line shows the two options, to keep the help on one screen."""
-        width = max(map(len, NOUNS))
         for title, section in SECTIONS.items():
+            lines = {noun: text for noun, text in section.items() if noun not in _LISTED_WITH}
+            for noun, (other, text) in _LISTED_WITH.items():
+                if other in lines:
+                    lines[f"{other}, {noun}"] = text
+                    del lines[other]
             with formatter.section(title):
-                formatter.write_dl([(noun.ljust(width), text) for noun, text in section.items()])
+                formatter.write_dl([(nouns.ljust(20), text) for nouns, text in lines.items()])
 
 
 @click.command(
@@ -123,14 +134,15 @@ def root() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command. An error is printed as one line, and its family decides the exit code."""
+    if "_FOREWARN_COMPLETE" in os.environ:  # a shell asks for completions, which click writes as bytes
+        return root.main(arguments, prog_name=PROGRAM)
     with printable_output():
         return _run_safely(arguments)
 
 
 def _run_safely(arguments: list[str] | None) -> Any:
     try:
-        if "_FOREWARN_COMPLETE" not in os.environ:  # a shell asks for completions
-            warn_of_mistyped_variables()
+        warn_of_mistyped_variables()
         return root.main(arguments, prog_name=PROGRAM)
     except ForewarnError as error:
         _print_error(str(error))
