@@ -328,8 +328,7 @@ class Stuck(Handler):
 NO_GRACE = (
     sys.executable,
     "-c",
-    "import forewarn.agent.runner as runner; runner.GRACE_SECONDS = 0.0; "
-    "import forewarn.agent.__main__ as agent; agent.main()",
+    "import forewarn.agent.runner as runner; runner.GRACE_SECONDS = 0.0\nfrom forewarn.agent.__main__ import main; main()",
 )
 
 

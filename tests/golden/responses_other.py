@@ -384,10 +384,7 @@ INSTANCE = (
     _instance(
         "element of a later version",
         "/compute/osProfile",
-        _error(
-            "Not found. /metadata/instance/compute has no "
-            "'osProfile' at api-version 2019-06-01. Did you mean 'provider'?"
-        ),
+        _error("Not found. /metadata/instance/compute has no 'osProfile' at api-version 2019-06-01."),
         "An element of a later version gets 404.",
         status=404,
         query="api-version=2019-06-01",

@@ -54,8 +54,9 @@ SECTIONS = {
 """The commands, by kind of user. Each help text is also the first line of the command's own help."""
 
 _LISTED_WITH = {
-    "rollout": ("host", "List, update, repair or fail hosts; many of them in waves."),
-    "service": ("token", "Manage access tokens. List the services on this machine."),
+    "group": ("fleet", "Apply fleet files. Change the policies of groups."),
+    "rollout": ("host", "Update, repair or fail hosts, one or in waves."),
+    "service": ("token", "Manage tokens. List the services that run here."),
     "restore": ("backup", "Back up the database, or restore it."),
     "uninstall": ("install", "Write the systemd unit of the service, or remove it."),
     "completion": ("settings", "Show every setting. Complete commands in your shell."),
@@ -115,7 +116,7 @@ class Nouns(click.Group):
                     lines[f"{other}, {noun}"] = text
                     del lines[other]
             with formatter.section(title):
-                formatter.write_dl([(nouns.ljust(20), text) for nouns, text in lines.items()])
+                formatter.write_dl([(nouns.ljust(18), text) for nouns, text in lines.items()])
 
 
 @click.command(
