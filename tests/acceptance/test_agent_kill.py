@@ -328,7 +328,10 @@ class Stuck(Handler):
 NO_GRACE = (
     sys.executable,
     "-c",
-    "import forewarn.agent.runner as runner; runner.GRACE_SECONDS = 0.0\nfrom forewarn.agent.__main__ import main; main()",
+    (
+        "import forewarn.agent.runner as runner; runner.GRACE_SECONDS = 0.0\n"
+        "from forewarn.agent.__main__ import main; main()"
+    ),
 )
 
 

@@ -113,10 +113,10 @@ class Nouns(click.Group):
             lines = {noun: text for noun, text in section.items() if noun not in _LISTED_WITH}
             for noun, (other, text) in _LISTED_WITH.items():
                 if other in lines:
-                    lines[f"{other}, {noun}"] = text
+                    lines[f"{other}/{noun}"] = text
                     del lines[other]
             with formatter.section(title):
-                formatter.write_dl([(nouns.ljust(18), text) for nouns, text in lines.items()])
+                formatter.write_dl([(nouns.ljust(17), text) for nouns, text in lines.items()])
 
 
 @click.command(
