@@ -105,8 +105,10 @@ def test_a_question_names_the_service_first(make: Callable[..., ServiceProcess])
         os.write(terminal, b"n\n")
         assert program.wait(timeout=30) == 1
     os.close(terminal)
-    assert said.decode().startswith("Service: production\r\n")
-    assert "Delete one?" in said.decode()
+    lines = said.decode().split("\r\n")
+    assert lines[0] == "Service: production"
+    assert lines[1].startswith("No notice: one")
+    assert lines[2].startswith("Delete one?")
 
 
 def test_names_are_unique(make: Callable[..., ServiceProcess]) -> None:
