@@ -66,8 +66,8 @@ def _measure(context: Context, name: str, *, unchanged: bool) -> Outcome:
         context,
         name,
         Wrk(context.processes, service.folder),
-        Target(service, service.metadata, tag, _response_bytes(service.metadata, tag)),
-        Target(nginx, address, tag, _response_bytes(address, tag)),
+        Target(service, service.metadata, tag, response_bytes(service.metadata, tag)),
+        Target(nginx, address, tag, response_bytes(address, tag)),
     )
     _check_same(_get(service.metadata, tag), _get(address, tag))
     nginx.stop()
@@ -96,7 +96,8 @@ def _get(address: tuple[str, int], tag: str = "") -> Response:
     return response
 
 
-def _response_bytes(address: tuple[str, int], tag: str) -> int:
+def response_bytes(address: tuple[str, int], tag: str) -> int:
+    """Return the size of a response."""
     connection = Connection(address)
     size = len(connection.exchange(poll_bytes(tag)))
     connection.close()

@@ -22,7 +22,9 @@ from bench import (
     kit,
     long_poll,
     machine,
+    nodes,
     poll,
+    portal,
     rollout_plan,
     startup,
     virtual_time,
@@ -56,8 +58,10 @@ BENCHMARKS = {
     "test-kit": Benchmark(kit.measure),
     "agent": Benchmark(agent.measure, ("curl",)),
     "commands": Benchmark(commands.measure),
+    "nodes": Benchmark(nodes.measure, ("wrk",)),
+    "portal": Benchmark(portal.measure, ("chromium", "wrk")),
 }
-PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "curl": "curl", "taskset": "util-linux"}
+PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "curl": "curl", "taskset": "util-linux", "chromium": "chromium"}
 RESULTS = ROOT / "bench" / "results" / "latest.json"
 # Not /tmp, which may be in memory, where a commit costs nothing.
 DISK_FOLDER = "/var/tmp"  # noqa: S108 - tempfile creates a private folder in it

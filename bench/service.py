@@ -79,9 +79,21 @@ class Service:
             self._processes.end(self._process)
             self._process = None
 
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
     @property
     def metadata(self) -> tuple[str, int]:
         return _address(self._service_file["metadata"])
+
+    @property
+    def control_url(self) -> str:
+        url: str = self._service_file["control"]
+        return url
 
     def control(self) -> Control:
         """Return a new connection to the control API."""

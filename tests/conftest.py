@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import Phase, settings
 
+from cluster import Cluster
 from depth import DEEP, PROFILE
 from forewarn.testing import ServiceProcess
+from postgresql import PostgresServer, SharedStore, find_programs
+from programs import without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +67,39 @@ def anyio_backend() -> str:
 def own_registry(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Services of the tests are not registered beside those of the developer."""
     os.environ["FOREWARN_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("registry"))
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for all tests. Each test uses a schema of its own."""
+    without("PostgreSQL is not installed; script/setup test installs it" if find_programs() is None else "")
+    server = PostgresServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def schema() -> str:
+    """The name of a new schema."""
+    return f"test_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def shared_store(postgresql: PostgresServer, schema: str) -> Iterator[SharedStore]:
+    """A new schema in PostgreSQL."""
+    shared = SharedStore(postgresql.url, schema)
+    yield shared
+    shared.close()
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def cluster(postgresql: PostgresServer, schema: str, tmp_path: Path) -> Iterator[Cluster]:
+    """A service with several nodes. The test adds them."""
+    made = Cluster(tmp_path, postgresql, schema)
+    yield made
+    made.close()
+    postgresql.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 @pytest.fixture

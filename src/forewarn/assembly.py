@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import shlex
 import shutil
+import socket
 from contextlib import ExitStack, closing
 from functools import partial
 from ipaddress import ip_address
@@ -13,13 +14,18 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from forewarn import __version__
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
 from forewarn.control.auth import HostNames, ensure_admin_token
 from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.connection_guard import ControlLimits
 from forewarn.control.metrics import Metrics, connection_metrics, fault_metrics, metadata_metrics, webhook_metrics
+from forewarn.control.nodes import LOST_SECONDS, ensure_node_token, node_metrics, serve_node_tokens
 from forewarn.control.server import Certificate, ControlServer
+from forewarn.control.session_cookie import SessionCookie
+from forewarn.control.sessions import PORTAL_PATH, ServiceFacts, new_link
+from forewarn.core.durations import to_text
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.limits import OperatorLimits, short_notices
 from forewarn.core.webhooks import WebhookRetryPolicy
@@ -28,16 +34,32 @@ from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine, Published
 from forewarn.engine.faults import Faults
-from forewarn.errors import BadSetting, SameAddress
+from forewarn.errors import (
+    BadSetting,
+    BadToken,
+    ExtraMissing,
+    NotLeading,
+    SameAddress,
+    SamePlace,
+    SettingsDiffer,
+    StoreFailed,
+    UnreadableFile,
+)
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
+from forewarn.nodes.forwarding import NodeForwarder
+from forewarn.nodes.node import Node
+from forewarn.portal.pages import Portal
+from forewarn.ports import NodeRow
 from forewarn.scenarios.runs import ScenarioRuns
+from forewarn.settings import SETTINGS, SHARED, Value, default_name, without_password
 from forewarn.stores import sqlite_backup
 from forewarn.stores.sqlite import SqliteStore
+from forewarn.stores.sqlite_file import DATABASE_NAME, lock_folder
 from forewarn.system.addresses import read_host_port
 from forewarn.system.connections import connection_places
 from forewarn.system.logs import get_logger
@@ -45,11 +67,11 @@ from forewarn.system.sockets import address_of, open_socket, overlap
 from forewarn.system.user_folders import MEMORY
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from forewarn.ports import Clock, Fabric
+    from forewarn.ports import Clock, Fabric, Store
+    from forewarn.stores.sql import Database
     from forewarn.stores.sqlite_backup import Backup, PreparedRestore
 
 _log = get_logger(__name__)
@@ -151,6 +173,7 @@ def metadata_limits(values: dict[str, Any], places: int) -> MetadataLimits:
         address_share=4,
         places=places,
         trusted_proxies=values["trusted_proxies"],
+        proxy_protocol=values["proxy_protocol"],
     )
 
 
@@ -195,29 +218,123 @@ def prepare_restore(data: str, file: str) -> AbstractContextManager[PreparedRest
     return sqlite_backup.prepare_restore(Path(data), Path(file))
 
 
+def move_database(source: str, target: str, schema: str) -> dict[str, int]:
+    """Copy all data from one store to another, empty one. Returns the number of rows of each table."""
+    try:
+        from forewarn.stores import move
+    except ImportError as error:
+        raise ExtraMissing from error
+    if (is_database(source) and is_database(target)) or source == target:
+        raise SamePlace(place=without_password(target))
+
+    def opened(place: str) -> AbstractContextManager[Database]:
+        return move.open_postgresql(place, schema) if is_database(place) else move.open_sqlite(Path(place))
+
+    if not is_database(source) and not (Path(source) / DATABASE_NAME).exists():
+        raise UnreadableFile(path=Path(source) / DATABASE_NAME, problem="the file does not exist")
+    with opened(source) as old, opened(target) as new:
+        return move.move(old, new, without_password(target))
+
+
+def is_database(place: str) -> bool:
+    """Return whether this is the URL of a database, or its parameters, and not a folder."""
+    return "://" in place or "=" in place
+
+
+class SharedDatabase:
+    """The database that several nodes share, and what this node needs for it."""
+
+    def __init__(self, values: dict[str, Any], stack: ExitStack) -> None:
+        for name, value in (("clock", "virtual"), ("allow_faults", True)):
+            if values[name] == value:
+                problem = "several nodes cannot use it. Leave out --database, or this setting."
+                raise BadSetting(name=name, value=str(value).lower(), origin=SETTINGS[name].option, problem=problem)
+        try:
+            from forewarn.stores import postgresql
+            from forewarn.stores.postgresql_server import PostgresqlServer
+        except ImportError as error:
+            raise ExtraMissing from error
+        self._values = values
+        self.id = secrets.token_hex(8)
+        data: str = values["data"]
+        self._lock = None if data == MEMORY else stack.enter_context(closing(lock_folder(Path(data))))
+        self.listener = stack.enter_context(closing(open_socket(values["node_address"])))
+        server = PostgresqlServer(values["database"], values["database_schema"])
+        self.secret = server.prepare()
+        self.store = postgresql.PostgresqlStore(server, self.id)
+        self.membership = stack.enter_context(closing(postgresql.PostgresqlMembership(server, self.id)))
+        self.journal = postgresql.PostgresqlJournal(server, self.id)
+
+    def row(self, control: str, certificate: Certificate | None, clock: Clock) -> NodeRow:
+        """Return how this node is listed."""
+        name = self._values["name"] or socket.gethostname()
+        pem = certificate.pem() if certificate is not None else ""
+        started_at = to_text(clock.now())
+        return NodeRow(self.id, name, address_of(self.listener), control, pem, __version__, started_at, 0)
+
+    async def check_settings(self) -> None:
+        """Compare settings that must be equal on all nodes. The first node decides."""
+        own = {name: str(Value(self._values[name], "")) for name in SHARED}
+        await asyncio.to_thread(self._check_settings, own)
+
+    def _check_settings(self, own: dict[str, str]) -> None:
+        others = [node for node in self.membership.nodes() if node.age_seconds < LOST_SECONDS]
+        stored = self.membership.shared_settings()
+        if not others or not stored:
+            if stored != own:
+                self.membership.save_shared_settings(own)
+            return
+        for name, value in stored.items():
+            if name in own and own[name] != value:
+                raise SettingsDiffer(name=name, own=own[name], other=value)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+
 class Assembly:
     """A complete service."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], origins: Mapping[str, str] | None = None) -> None:
+        """`origins`: where the value of each setting came from, for people."""
+        self._settings = {name: Value(values[name], (origins or {}).get(name, "default")) for name in SETTINGS}
         # First the parts that can fail, so that a failed start leaves nothing open.
         self.certificate = read_certificate(values)
         self.proof_key = secrets.token_hex(32)
         """Proves to the command line that this is the service whose file it has read."""
         _warn_of_short_notices(values)
+        self.node: Node | None = None
+        self.forwarder: NodeForwarder | None = None
         with ExitStack() as stack:
             listeners = [stack.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
             if overlap(*(listener.getsockname() for listener in listeners)):
                 first, second = (f"{name} = {values[name]!r}" for name in ("metadata", "control"))
                 raise SameAddress(first=f"The settings {first}", second=second)
-            self._build(values, *listeners)
+            shared = self._shared = SharedDatabase(values, stack) if values["database"] else None
+            self._build(values, listeners[0], listeners[1], shared)
             stack.pop_all()
 
-    def _build(self, values: dict[str, Any], metadata_listener: socket.socket, control_listener: socket.socket) -> None:
+    def _build(
+        self,
+        values: dict[str, Any],
+        metadata_listener: socket.socket,
+        control_listener: socket.socket,
+        shared: SharedDatabase | None,
+    ) -> None:
         data: str = values["data"]
-        store = SqliteStore(None if data == MEMORY else Path(data))
+        store: Store = SqliteStore(None if data == MEMORY else Path(data)) if shared is None else shared.store
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
         fabric = build_fabric(values, clock)
         self.engine = Engine(clock, store, fabric, operator_limits(values, fabric))
+        if shared is not None:
+            scheme = "https" if self.certificate else "http"
+            row = shared.row(f"{scheme}://{address_of(control_listener)}", self.certificate, clock)
+            self.node = Node(
+                self.engine, shared.store, shared.membership, shared.journal, row, values["lease"].total_seconds()
+            )
+            tls = self.certificate.context if self.certificate else None
+            self.forwarder = self.engine.forwarder = NodeForwarder(self.node, shared.secret, tls)
         options = MetadataOptions(
             rate_limit=values["rate_limit"],
             preview_versions=values["preview_versions"],
@@ -234,8 +351,7 @@ class Assembly:
             f"{name} = {values[name]!r}": listener
             for name, listener in (("metadata", metadata_listener), ("control", control_listener))
         }
-        if isinstance(clock, VirtualClock):
-            clock.on_move = self.metadata.common_headers.refresh
+        self.metadata.all_addresses_needed = shared is None
         self.engine.subscribe(self._on_published)
         outbound = OutboundClient(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
         retry_policy = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
@@ -247,6 +363,9 @@ class Assembly:
         metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
         metrics.add(partial(fault_metrics, self.faults))
+        self.facts = ServiceFacts(
+            values["name"] or default_name(data), values["fabric"], values["allow_faults"], self.metadata.versions
+        )
         control = Control(
             self.engine,
             self.metadata,
@@ -257,13 +376,37 @@ class Assembly:
             preview_versions=options.preview_versions,
             proof_key=self.proof_key,
             feed_limits=feed_limits(values, places.control),
+            service_facts=self.facts,
+            settings=self._settings,
+            cookie=SessionCookie(has_tls=self.certificate is not None),
+            session_lifetime=values["portal_session"],
+            node=self.node,
         )
         self._control = control
+        self.recent_metrics = control.recent_metrics
+
+        def on_move() -> None:
+            self.metadata.common_headers.refresh()
+            control.live_states.clock_changed()
+
+        if isinstance(clock, VirtualClock):
+            clock.on_move = on_move
+        if self.node is not None and self.forwarder is not None:
+            self.node.on_lead.append(self.webhooks.start)
+            self.node.on_follow.append(self.webhooks.suspend)
+            serve_node_tokens(self.engine, self.forwarder)
+            metrics.add(partial(node_metrics, self.node, self.forwarder))
         # With a certificate, browsers check the name themselves.
         host = read_host_port(values["control"])[0]
         host_names = None if self.certificate else HostNames((host, *values["control_names"]))
         self.control = ControlServer(
-            control_app(self.engine, control, host_names, has_access_log=values["access_log"]),
+            control_app(
+                control,
+                host_names,
+                Portal().routes(),
+                has_access_log=values["access_log"],
+                forwarder=self.forwarder,
+            ),
             control_listener,
             self.certificate,
             control_limits(values, places.control),
@@ -277,12 +420,22 @@ class Assembly:
     ) -> None:
         """Start the service. `prepare` applies the fleet before the control API accepts requests. `token` is the stored
         admin token; `save_token` stores a new one."""
-        await self.engine.start()
+        if self._shared is None or self.node is None or self.forwarder is None:
+            await self.engine.start()
+        else:
+            await self._shared.check_settings()
+            await self.forwarder.start(self._shared.listener)
+            await self.node.start()
         try:
-            await self.webhooks.start()
+            if self.node is None:
+                await self.webhooks.start()
             await self.metadata.start()
             await prepare()
-            await ensure_admin_token(self.engine, token, save_token)
+            if self.node is None or self.forwarder is None:
+                await ensure_admin_token(self.engine, token, save_token)
+            else:
+                await ensure_node_token(self.engine, self.forwarder, self.node.row.name, token, save_token)
+            self._control.start(lambda: len(self.metadata.connections) + len(self.control.connections))
             await self.control.start()
         except BaseException:
             await self.stop()
@@ -296,7 +449,15 @@ class Assembly:
                 self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.scenario_runs.stop()
             )
         finally:
-            await self.engine.stop()
+            if self.node is not None and self.forwarder is not None:
+                await self.node.suspend()
+                await self.engine.stop()
+                await self.forwarder.stop()
+                await self.node.stop()
+            else:
+                await self.engine.stop()
+            if self._shared is not None:
+                self._shared.close()
 
     @property
     def metadata_url(self) -> str:
@@ -306,6 +467,22 @@ class Assembly:
     def control_url(self) -> str:
         return f"{'https' if self.certificate else 'http'}://{address_of(self.control.listener)}"
 
+    async def portal_path(self, token: str) -> str:
+        """Return the path of the portal, with a one-time code for the owner of this token if that is possible."""
+        try:
+            link = await new_link(self.engine, self._control.tokens.find(token).name)
+        except (BadToken, NotLeading, StoreFailed):
+            return PORTAL_PATH
+        return link.path
+
     def _on_published(self, published: Published) -> None:
         if published.fleet:  # a deleted VM may have had its own listener
             self.metadata.close_departed(self.engine.fleet)
+            if self.node is not None and not self.engine.leads:
+                self._listening = asyncio.create_task(self._listen_for_vms())
+
+    async def _listen_for_vms(self) -> None:
+        """Listen for the VMs of a fleet that another node has applied."""
+        async with self.metadata.applying:
+            fleet = self.engine.fleet
+            await self.metadata.listen(fleet, self.metadata.reserve(fleet))

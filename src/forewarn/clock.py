@@ -31,9 +31,19 @@ def real_seconds() -> float:
     return time.monotonic()
 
 
+def cpu_seconds() -> float:
+    """Return the CPU time that the process has used."""
+    return time.process_time()
+
+
 def unix_seconds() -> int:
     """Return the system time, also with a virtual clock. Receivers check signatures against it."""
     return int(time.time())
+
+
+def system_time() -> datetime:
+    """Return the system time, also with a virtual clock. Sessions of people expire by it."""
+    return datetime.fromtimestamp(time.time(), UTC)
 
 
 def seconds_since_boot() -> float:

@@ -7,10 +7,10 @@ code.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Self
 
 
@@ -52,9 +52,15 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
     `prefix` is put before the name.
     """
+    name = nearest_name(word, known)
+    return f" Did you mean {prefix + name!r}?" if name else ""
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str:
+    """Return the most similar known name, or an empty string if none is similar."""
     known = list(islice(known, _MAX_KNOWN))
     if synonym := _synonym(word, islice(known, _MAX_COMPARED)):
-        return f" Did you mean {prefix + synonym!r}?"
+        return synonym
     # Imported here to save memory in an idle agent, which never needs it.
     from difflib import get_close_matches
 
@@ -64,7 +70,7 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     lowered = {name.lower(): name for name in islice(candidates, _MAX_COMPARED)}
     # Of a short word, one wrong letter is a large part.
     close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5 if len(word) <= _SHORT_WORD else 0.6)
-    return f" Did you mean {prefix + lowered[close[0]]!r}?" if close else ""
+    return lowered[close[0]] if close else ""
 
 
 class ForewarnError(Exception):
@@ -155,11 +161,50 @@ class IncompleteFabric(Invalid):
     message = "The fabric {fabric} has no method for: {verbs}. A fabric needs a method for each verb."
 
 
-class BadFleet(Invalid):
+class Mistake(NamedTuple):
+    """A mistake in a file."""
+
+    line: int
+    key: str
+    problem: str
+
+
+MAX_LISTED_MISTAKES = 20
+
+
+class BadFile(Invalid):
+    """The mistakes of a file. The fields are those of the first mistake, and the text has a line for each."""
+
+    message = "{source}:{line}: {key}: {problem}"
+
+    mistakes: tuple[Mistake, ...] = ()
+    """At most MAX_LISTED_MISTAKES, in the order of the lines."""
+    path: tuple[str | int, ...] = ()
+    """Keys and indices from the top of the file to a single mistake, if a reader has raised the error."""
+
+    @classmethod
+    def listing(cls, source: str, mistakes: Sequence[Mistake], *, is_complete: bool = True) -> Self:
+        """Return the error for these mistakes, in the order of the lines. The file may have more of them."""
+        error = cls(source=source, **mistakes[0]._asdict())
+        error.mistakes = tuple(mistakes[:MAX_LISTED_MISTAKES])
+        if len(mistakes) > 1:
+            lines = [cls.message.format(source=source, **mistake._asdict()) for mistake in error.mistakes]
+            at_least = "" if is_complete else "at least "
+            if more := len(mistakes) - len(error.mistakes):
+                lines.append(f"and {at_least}{more} more")
+            error.args = ("\n".join([f"{source} has {at_least}{len(mistakes)} mistakes:", *lines]),)
+        return error
+
+
+class BadFleet(BadFile):
     message = "{source}:{line}: {key}: {problem}"
 
 
-class BadScenario(Invalid):
+class BadSettings(BadFile):
+    message = "{source}:{line}: {key}: {problem}"
+
+
+class BadScenario(BadFile):
     message = "{source}:{line}: {key}: {problem}"
 
     member = "text"
@@ -167,6 +212,13 @@ class BadScenario(Invalid):
 
 class ScenarioDoesNotFit(Invalid):
     message = "{problem}{hint}"
+
+
+class BadDatabaseUrl(Invalid):
+    message = (
+        "The setting database is not valid: {problem}. Write it like postgresql://USER@HOST:5432/DATABASE, or as "
+        "key=value pairs of libpq."
+    )
 
 
 class BadChangeSet(Invalid):
@@ -451,6 +503,17 @@ class LastAdmin(Conflict):
     )
 
 
+class NothingDue(Conflict):
+    message = "Nothing is due at any time. Move the clock by a duration instead, for example 15m."
+
+
+class NoSession(Conflict):
+    message = (
+        "This request has no session: it uses the token of {name!r}. To revoke a token, run: forewarn token revoke "
+        "{name}"
+    )
+
+
 class IdempotencyKeyReused(Conflict):
     message = (
         "The Idempotency-Key {key!r} was used for a different request in the last 24 hours. Use a new key for a new "
@@ -563,6 +626,31 @@ class ServiceNameTaken(Conflict):
     )
 
 
+class SettingsDiffer(Conflict):
+    message = (
+        "The setting {name} of this node is {own!r}. The other nodes of the service have {other!r}. Use the same "
+        "value, or stop all other nodes first. Another service needs a schema of its own: --database-schema"
+    )
+
+
+class ServiceRunning(Conflict):
+    message = (
+        "Nodes use the database {place}: {nodes}. Stop them first, and wait for some seconds. Nothing was changed."
+    )
+
+
+class TargetNotEmpty(Conflict):
+    message = "There is already data in {place} ({table}). Use an empty one. Nothing was changed."
+
+
+class SamePlace(Conflict):
+    message = "The data is already in {place}. Give two different places, one of them a data folder."
+
+
+class OnlyNode(Conflict):
+    message = "This service has one node, so no other node can lead. Several nodes share a database: --database"
+
+
 class DataInUse(Conflict):
     message = (
         "Another Forewarn service (process {pid}) uses the data folder {path}. Stop it, or use another folder with "
@@ -623,6 +711,26 @@ class TokenRevoked(BadToken):
     message = "The token of {name!r} was revoked on {time}. Ask the operator of the service for a new one."
 
 
+class UnknownCode(BadToken):
+    message = (
+        "This one-time link is not valid. It was used, or is older than a minute. Get a new one with: forewarn portal"
+    )
+
+
+class SessionEnded(BadToken):
+    message = (
+        "The session has ended. It expired, or somebody signed out or revoked it. Sign in again with a token or with: "
+        "forewarn portal"
+    )
+
+
+class ForeignOrigin(Forbidden):
+    message = (
+        "A page of {own} must send this request. {problem} If there is a proxy in front of the service, it must pass "
+        "on the Host header."
+    )
+
+
 class InsufficientRole(Forbidden):
     message = "The token's role is {role}. This request ({what}) needs {needed}."
 
@@ -633,6 +741,13 @@ class NoToken(Forbidden):
 
 class NotPermitted(Forbidden):
     message = "Cannot {action} {path}: {problem}. Change its permissions, or use another path with {flag}."
+
+
+class DatabasePermission(Forbidden):
+    message = (
+        "The user {user!r} of the database {place} cannot create or use the schema {schema!r}: {problem}. Run as an "
+        "administrator of the database: CREATE SCHEMA {schema} AUTHORIZATION {user}"
+    )
 
 
 class DataFolderWritable(Forbidden):
@@ -680,6 +795,53 @@ class StoreOutcomeUnknown(StoreFailed):
     )
 
 
+class NotLeading(StoreFailed):
+    message = "This node no longer leads. Nothing was changed. Retry."
+
+
+class NoLeader(Unavailable):
+    message = "No node leads at the moment, so nothing can be changed ({problem}). Nothing was changed. Retry."
+
+
+class LeaderLost(Unavailable):
+    message = (
+        "The connection to the leading node was lost ({problem}). It is not known whether the change was made. Look "
+        "before you repeat it."
+    )
+
+
+class DatabaseFailed(StoreFailed):
+    message = "The database could not do it ({problem}). Nothing was changed. Retry."
+
+
+class DatabaseUnreachable(StoreFailed):
+    message = "Cannot use the database {place}: {problem}. Nothing was changed."
+
+
+class ExtraMissing(Unavailable):
+    message = "The setting database needs psycopg, which is not installed. Run: pip install 'forewarn[postgresql]'"
+
+
+class DatabaseTooOld(Unavailable):
+    message = (
+        "The database {place} is PostgreSQL {found}. Forewarn needs PostgreSQL {oldest} or newer. Nothing was modified."
+    )
+
+
+class SchemaForeign(Unavailable):
+    message = (
+        "The schema {schema!r} of the database {place} belongs to another program: it has {example!r}, and was not "
+        "created by Forewarn. Use another schema with --database-schema. Nothing was modified."
+    )
+
+
+class SchemaNewer(Unavailable):
+    message = (
+        "A newer Forewarn wrote the schema {schema!r} of the database {place} (version {found}; this one supports "
+        "{known}). Upgrade Forewarn. Nothing was modified."
+    )
+
+
 class StoreDamaged(Unavailable):
     message = (
         "The database {path} is damaged ({problem}). Forewarn did not modify it. Restore it from a backup, or move it"
@@ -696,6 +858,10 @@ class StoreNewer(Unavailable):
 
 class StoreForeign(Unavailable):
     message = "{path} is not a Forewarn database. Use another folder with --data. The file was not modified."
+
+
+class MoveFailed(Unavailable):
+    message = "Row {row} of {table} differs after the copy. Nothing was changed at the target."
 
 
 class BackupFailed(Unavailable):
@@ -758,7 +924,7 @@ class WebhookTestFailed(Unavailable):
 # --- Errors of the agent and of its client library ------------------------------------------------
 
 
-class BadAgentConfig(Invalid):
+class BadAgentConfig(BadFile):
     message = "{source}:{line}: {key}: {problem}"
 
 

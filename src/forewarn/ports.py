@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from forewarn.core.state import Changes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from datetime import datetime, timedelta
 
     from forewarn.core.access import StoredResponse, Token
@@ -65,6 +65,8 @@ class StoredState:
     sequence: int = 0
     webhooks: list[Webhook] = field(default_factory=list)
     undelivered: list[Undelivered] = field(default_factory=list)
+    position: int = 0
+    """Number of the last commit in the journal; 0 in a store without a journal."""
 
     def as_changes(self) -> Changes:
         """Return changes that restore this state, except the fleet and the history sequence."""
@@ -197,8 +199,9 @@ class Store(Records, Protocol):
     def events_ended_since(self, since: datetime) -> list[Event]:
         """Return the events that ended after this time."""
 
-    def commit(self, changes: Changes) -> None:
-        """Write all changes or none. They are durable when this returns.
+    def commit(self, changes: Changes) -> int:
+        """Write all changes or none. They are durable when this returns. Returns the number of the commit in the
+        journal, or 0 without a journal.
 
         Raises StoreFailed if nothing has changed, now and after a crash. Raises StoreOutcomeUnknown if that is not
         certain: then the next commit first makes sure that nothing has changed.
@@ -215,6 +218,133 @@ class Store(Records, Protocol):
 
     def close(self) -> None:
         """Close the store."""
+
+
+class LeaderStore(Store, Protocol):
+    """A store that several nodes share. Only the leader writes, and every commit has a row in the journal."""
+
+    def lead(self, epoch: int, position: int) -> None:
+        """Write from now on: as the leader of this epoch, after this row of the journal.
+
+        A commit raises NotLeading if another node leads.
+        """
+
+    @property
+    def last_row(self) -> JournalRow | None:
+        """The row of the last commit in the journal."""
+
+
+class JournalRow(NamedTuple):
+    """The changes of one commit."""
+
+    number: int
+    """Counts all commits, without gaps."""
+    data: bytes
+
+
+class Journal(Protocol):
+    """The commits of the leader, in order. Blocks; used by one thread."""
+
+    def read(self, after: int, limit: int) -> list[JournalRow]:
+        """Return the next rows. If the first is not the one after `after`, earlier rows have expired."""
+
+    def decode(self, data: bytes, fleet: Fleet) -> Changes:
+        """Return the changes of a row. `fleet` is the fleet before it."""
+
+    def wait(self, seconds: float, seconds_without_notifications: float) -> None:
+        """Wait for a new row, at most this long. May return earlier."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class LeaseState(NamedTuple):
+    """Who leads, as the database knows it."""
+
+    holder: str
+    """The id of the node; empty: nobody has ever led."""
+    epoch: int
+    """Counts the leaders."""
+    remaining_seconds: float
+    """Not positive: the lease has expired."""
+
+
+class NodeRow(NamedTuple):
+    """A node, as the database knows it."""
+
+    id: str
+    name: str
+    address: str
+    """HOST:PORT for other nodes."""
+    control: str
+    """The URL of its control API."""
+    certificate: str
+    """Its TLS certificate as PEM; empty: it has none."""
+    version: str
+    started_at: str
+    position: int
+    """The last row of the journal that it has applied."""
+    age_seconds: float = 0.0
+    """Time since its last report."""
+
+
+class Membership(Protocol):
+    """What nodes share besides the store. Blocks; used by one thread. Raises StoreFailed without the database."""
+
+    def take_lease(self, seconds: float) -> int | None:
+        """Take the lease if it has expired. Returns the new epoch."""
+
+    def renew_lease(self, seconds: float) -> int | None:
+        """Renew the lease if this node has it. Returns the epoch."""
+
+    def release_lease(self) -> None:
+        """Let another node lead."""
+
+    def lease(self) -> LeaseState:
+        """Return who leads."""
+
+    def report(self, node: NodeRow) -> None:
+        """Report that this node is alive."""
+
+    def nodes(self) -> list[NodeRow]:
+        """Return all nodes that have reported lately."""
+
+    def remove_node(self, node: str) -> None:
+        """Remove a node that stops."""
+
+    def trim(self, journal_seconds: float, node_seconds: float) -> None:
+        """Remove rows of the journal, and nodes that have not reported, that are older than this."""
+
+    def shared_settings(self) -> dict[str, str]:
+        """Return the settings that all nodes must have."""
+
+    def save_shared_settings(self, values: dict[str, str]) -> None:
+        """Replace the settings that all nodes must have."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class Forwarder(Protocol):
+    """Sends changes to the node that leads. They are applied here when the caller is answered."""
+
+    def approve(
+        self, ids: Sequence[str], by: str, scope: str, done: Callable[[None, BaseException | None], None]
+    ) -> None:
+        """Approve events of a scope. Calls `done` when the approval is committed or has failed."""
+
+    async def enable(self, scope: str, by: str) -> None:
+        """Enable scheduled events for a scope."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether this node leads, and its lease has not ended."""
+
+    def has_commits_until(self, seconds: float) -> bool:
+        """Whether this node certainly has every commit that another node had at this time of the monotonic clock."""
+
+    async def wait_for_change(self, seconds: float) -> None:
+        """Wait until commits of the leader were applied, at most this long."""
 
 
 class WorkOrder(NamedTuple):

@@ -21,14 +21,17 @@ from forewarn.core.events import Source
 from forewarn.core.operations import CAUSES
 from forewarn.core.requests import description_problem
 from forewarn.core.webhooks import parse_allowed_networks
-from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
+from forewarn.errors import BadConfigFile, BadSetting, BadSettings, Invalid, UnknownSetting, nearest
+from forewarn.files.toml_reader import list_mistakes
 from forewarn.system.addresses import is_host_name, read_host_port
 from forewarn.system.logs import LOG_FORMATS, LOG_LEVELS
 from forewarn.system.networks import read_networks
 from forewarn.system.user_folders import MEMORY, user_config_file, user_data_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from forewarn.files.toml_reader import KeyPath
 
 MAX_DEFAULT_NAME = 50
 """Leaves room for a number."""
@@ -119,6 +122,24 @@ def default_name(data: str) -> str:
         return f"memory-{os.getpid()}"
     name = re.sub("[^A-Za-z0-9._@-]", "-", Path(data).absolute().name).lstrip("._@-")[:MAX_DEFAULT_NAME]
     return name or "forewarn"
+
+
+def _schema(text: str) -> str:
+    if not re.fullmatch("[a-z_][a-z0-9_]{0,40}", text) or text.startswith("pg_"):
+        raise ValueError("must be a name of up to 41 lower-case letters, digits and underscores, without pg_ in front")
+    return text
+
+
+def _node_address(text: str) -> str:
+    host, _ = read_host_port(_address(text))
+    if host in ("0.0.0.0", "::", "*", ""):  # noqa: S104 - it is rejected
+        raise ValueError("must be an address that the other nodes can connect to, for example 10.0.0.5:8171")
+    return text
+
+
+def without_password(database: str) -> str:
+    """Return the setting `database` in a form that can be shown."""
+    return re.sub(r"(password=)('[^']*'|[^\s&]+)", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", database))
 
 
 def _file(text: str) -> str:
@@ -244,6 +265,29 @@ SECTIONS = {
         ),
         Setting("history_retention", "400d", "DURATION", "Keep history for this long. 0s: no limit.", _retention),
     ),
+    "Several nodes": (
+        Setting(
+            "database",
+            "",
+            "URL",
+            "PostgreSQL database that several nodes share, for example postgresql://forewarn@db.example.org/forewarn.",
+        ),
+        Setting("database_schema", "forewarn", "NAME", "The schema in this database.", _schema),
+        Setting(
+            "node_address",
+            "127.0.0.1:0",
+            "HOST:PORT",
+            "Address of this node for the other nodes. Port 0: any free port.",
+            _node_address,
+        ),
+        Setting(
+            "lease",
+            "3s",
+            "DURATION",
+            "If the leading node does not renew its lease for this long, another node leads.",
+            _duration(1, 60),
+        ),
+    ),
     "Log": (
         Setting("log_format", LOG_FORMATS[0], "|".join(LOG_FORMATS), "Format of the log lines.", _choice(*LOG_FORMATS)),
         Setting(
@@ -331,6 +375,13 @@ SECTIONS = {
             _number(0, 1_000_000),
         ),
         Setting(
+            "proxy_protocol",
+            "",
+            "NETWORKS",
+            "Networks of load balancers that begin each connection with the PROXY protocol, version 2.",
+            read_networks,
+        ),
+        Setting(
             "max_header_size",
             "16384",
             "BYTES",
@@ -412,6 +463,13 @@ SECTIONS = {
             "Maximum number of clients that follow the feed with the same token. At most 500.",
             _count(500, 1),
         ),
+        Setting(
+            "portal_session",
+            "12h",
+            "DURATION",
+            "Maximum time until a user of the portal must sign in again. This is real time.",
+            _duration(60, 2_592_000),
+        ),
     ),
     "Webhooks": (
         Setting(
@@ -458,6 +516,14 @@ SECTIONS = {
     ),
 }
 """All settings, in the order and under the headings of `forewarn up --help`."""
+
+SHARED = (
+    *("history_retention", "speed", "settle", "inactivity_timeout", "fabric", "description"),
+    *("max_pending_user_operations", "max_postponement", "first_get_delay", "webhook_private_networks"),
+    *("webhook_timeout", "webhook_retry_delay", "webhook_max_attempts", "preview_versions", "newer_versions"),
+    *("post_without_header", "lease"),
+)
+"""Settings that must be equal on all nodes of a service."""
 
 SETTINGS = {setting.name: setting for settings in SECTIONS.values() for setting in settings}
 
@@ -573,26 +639,54 @@ def _read(setting: Setting, text: str, origin: str) -> Any:
 
 
 def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
+    """Return the settings of a file in the form of options. All mistakes of the file are one error."""
     try:
-        parsed = tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        parsed = tomllib.loads(text)
     except (FileNotFoundError, NotADirectoryError) as error:
         if not must_exist:
             return {}
         raise BadConfigFile(path=path, problem="the file does not exist") from error
     except (OSError, ValueError) as error:
         raise BadConfigFile(path=path, problem=str(error)) from error
-    for name, value in parsed.items():
-        if name not in SETTINGS:
-            raise unknown_setting(name, path, "in_file")
-        if SETTINGS[name].is_repeatable and not isinstance(value, dict):
-            line = 'restart = "10m"' if name == "settle" else 'host-update = "Host server is undergoing maintenance."'
-            problem = f"must be a table: [{name}], followed by lines like {line}"
-            raise BadSetting(name=name, value=value, origin=path, problem=problem)
+    wrong = dict(each for name, value in parsed.items() for each in _errors_in(name, value, path))
+    if len(wrong) == 1:
+        raise wrong.popitem()[1]
+    if wrong:
+        reported = [(keys, ".".join(map(str, keys)), _problem(error)) for keys, error in wrong.items()]
+        raise BadSettings.listing(str(path), list_mistakes(text, reported))
     return {name: _text(SETTINGS[name], value) for name, value in parsed.items()}
+
+
+def _errors_in(name: str, value: Any, path: Path) -> Iterator[tuple[KeyPath, BadSetting | UnknownSetting]]:
+    """Return what is wrong with a setting in the file, with the keys."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        yield (name,), unknown_setting(name, path, "in_file")
+    elif setting.is_repeatable and not isinstance(value, dict):
+        line = 'restart = "10m"' if name == "settle" else 'host-update = "Host server is undergoing maintenance."'
+        problem = f"must be a table: [{name}], followed by lines like {line}"
+        yield (name,), BadSetting(name=name, value=value, origin=path, problem=problem)
+    else:
+        parts = {(name, key): {key: each} for key, each in value.items()} if setting.is_repeatable else {(name,): value}
+        for keys, part in parts.items():
+            try:
+                _read(setting, _text(setting, part), str(path))
+            except BadSetting as error:
+                yield keys, error
+
+
+def _problem(error: BadSetting | UnknownSetting) -> str:
+    if isinstance(error, BadSetting):
+        return f"{error.fields['value']!r} is not valid: {error.fields['problem']}"
+    return f"There is no such setting.{error.fields['hint']}"
 
 
 def _text(setting: Setting, value: Any) -> str:
     """A value of the file in the form of an option."""
     if isinstance(value, dict):
         return setting.join({key: _text(setting, each) for key, each in value.items()})
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    except ValueError:  # Python does not write so many decimal digits
+        return hex(value)

@@ -18,7 +18,13 @@ class Feed:
     """One connection."""
 
     def __init__(
-        self, service: ServiceClient, query: str = "", last_id: str = "", token: str | None = None, small: bool = False
+        self,
+        service: ServiceClient,
+        query: str = "",
+        last_id: str = "",
+        token: str | None = None,
+        small: bool = False,
+        cookie: str = "",
     ) -> None:
         host, port = service.control_address
         self._connection = http.client.HTTPConnection(host, port, timeout=60)
@@ -28,7 +34,7 @@ class Feed:
             connected.settimeout(60)
             connected.connect((host, port))
             self._connection.sock = connected
-        headers = {"Authorization": f"Bearer {token or service.token}"}
+        headers = {"Cookie": cookie} if cookie else {"Authorization": f"Bearer {token or service.token}"}
         if last_id:
             headers["Last-Event-ID"] = last_id
         self._connection.request("GET", f"/v1/feed{query}", headers=headers)
@@ -66,6 +72,18 @@ class Feed:
                 kind = data = ""
         except (OSError, http.client.HTTPException):
             return
+
+    def messages(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield every message with data, also those of live topics: its event, its id (or nothing) and its data."""
+        found: dict[str, str] = {}
+        for raw in self.answer:
+            name, _, value = raw.decode().rstrip("\n").partition(": ")
+            if name:
+                found[name] = value
+                continue
+            if "data" in found:
+                yield found.get("event", ""), found.get("id", ""), json.loads(found["data"])
+            found = {}
 
     def until(self, sequence: int) -> list[dict[str, Any]]:
         found = []

@@ -59,7 +59,7 @@ def test_an_event_from_its_notice_to_its_end(
     assert agent.status()["events"] == []
     assert agent.stop() == 0
     # All messages except for the start, the endpoint and the end.
-    assert all(line.get("event_id") == event.id for line in agent.lines[2:-1])
+    assert all(line.get("event_id") == event.id.lower() for line in agent.lines[2:-1])
 
 
 def test_a_lead_is_waited_for(forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary) -> None:

@@ -54,7 +54,7 @@ def test_metrics_of_a_real_agent_are_read_by_prometheus(forewarn: Service, agent
         families = {family.name: family.samples for family in text_string_to_metric_families(answer.read().decode())}
     assert families["forewarn_agent_ready"][0].value == 0
     (phase,) = families["forewarn_agent_event_phase"]
-    assert phase.labels == {"event": event.id, "type": "Reboot", "rule": "web", "phase": "prepared"}
+    assert phase.labels == {"event": event.id.lower(), "type": "Reboot", "rule": "web", "phase": "prepared"}
     runs = {tuple(sample.labels.values()): sample.value for sample in families["forewarn_agent_handler_runs"]}
     assert runs == {("prepare", "done"): 2, ("prepare", "failed"): 0, ("undo", "done"): 0, ("undo", "failed"): 0}
     assert 0 < families["forewarn_agent_event_not_before_seconds"][0].value <= 900
@@ -71,7 +71,7 @@ def test_the_state_of_a_killed_agent_is_shown_and_the_next_agent_responds(
     agent.until(lambda: agent.status()["counts"]["prepared"] == 2)
     code, shown, _ = status_text(agent)
     assert code == 0
-    assert re.search(rf"^Reboot {event.id}  Scheduled .* UTC \(in 1[45]m", shown, re.MULTILINE)
+    assert re.search(rf"^Reboot {event.id.lower()}  Scheduled .* UTC \(in 1[45]m", shown, re.MULTILINE)
     assert "vm         web-0 (from FOREWARN_VM_NAME)\n" in shown
     agent.kill()
     assert (agent.state / "agent.sock").exists()  # it stays behind, and nobody listens
@@ -80,7 +80,7 @@ def test_the_state_of_a_killed_agent_is_shown_and_the_next_agent_responds(
     assert error.startswith(
         f"forewarn: No agent uses the state folder {agent.state}. Start one with: forewarn agent run."
     )
-    assert f"Reboot {event.id}  Scheduled" in shown
+    assert f"Reboot {event.id.lower()}  Scheduled" in shown
     assert "  handler    web: prepared" in shown
     agent.start()
     agent.until(lambda: agent.status().get("running"))

@@ -247,7 +247,7 @@ def test_a_remote_service_is_used_with_a_token_from_a_file(make_service: MakeSer
     assert (listed.returncode, event[:8] in listed.stdout) == (0, True)
     approved = run_command(service, "event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (approved.returncode, "by web-team" in approved.stdout) == (0, True)
-    refused = run_command(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    refused = run_command(service, "host", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (refused.returncode, "The token's role is tenant" in refused.stderr) == (5, True)
     for variables, code, words in (
         ({}, 5, "Use --token-file FILE"),

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.clock import real_seconds
+from forewarn.agent.config_file import read_text
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.handlers.loader import make_handler
-from forewarn.errors import BadAgentConfig
-from forewarn.files.toml_reader import TomlFile, TomlTable
 from forewarn.wire.document_reader import read_document
 
 if TYPE_CHECKING:
@@ -104,16 +102,9 @@ def then(job: LoneJob, action: str = UNDO, **options: Any) -> LoneJob:
     return LoneJob(job.folder, action, event=job.event, handler=job.handler, **options)
 
 
-def options_of(text: str, name: str = "it") -> TomlTable:
-    """The options of `[handler.NAME]`, of which `text` is the inside."""
-    file = TomlFile(f"[handler.{name}]\n{text}\n", "agent.toml", BadAgentConfig)
-    return TomlTable(file, "", None, file.load()).inner("handler", "[handler.NAME]").inner(name, "[handler.NAME]")
-
-
 def handler_of(text: str, folder: Path = Path("/nowhere")) -> Handler:
-    """The handler that such options make."""
-    options = options_of(text)
-    return make_handler(options, options.text("kind"), options.text("file"), folder)
+    """The handler of a `[handler.it]` with these options."""
+    return read_text(f"[handler.it]\n{text}\n", "agent.toml", folder).handlers["it"].handler
 
 
 def toml_list(*words: str | Path) -> str:

@@ -31,6 +31,8 @@ class MockServer:
         self._event: dict[str, Any] | None = None
         self._ahead = timedelta(0)
         self.ignores_approvals = False
+        self.upper_case = False
+        """Ids are upper case, as on Azure."""
         self.ids: list[str] = []
         """All ids that the event has had."""
         self.approvals: list[str] = []
@@ -115,7 +117,8 @@ class MockServer:
 
     def _set_status(self, status: str) -> None:
         assert self._event is not None
-        self.ids.append(str(uuid.uuid4()))
+        new_id = str(uuid.uuid4())
+        self.ids.append(new_id.upper() if self.upper_case else new_id)
         self._event = {**self._event, "EventId": self.ids[-1], "EventStatus": status}
         self._incarnation += 1
 

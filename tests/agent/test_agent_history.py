@@ -31,8 +31,8 @@ def test_results_about_events_are_kept(log: EventLogger, tmp_path: Path, capsys:
     log.error("handler_failed", "Handler failed.", **about, handler="pool", seconds=1.5, error="\x1b[2Jno")
     assert main(["history", "--state", str(tmp_path)]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("Z  Reboot E1  Event scheduled. rule=web")
-    assert second.endswith("Z  Reboot E1  Handler failed. handler=pool seconds=1.5 error=\\x1b[2Jno")
+    assert first.endswith("Z  Reboot e1  Event scheduled. rule=web")
+    assert second.endswith("Z  Reboot e1  Handler failed. handler=pool seconds=1.5 error=\\x1b[2Jno")
     assert main(["history", "--state", str(tmp_path), "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)["entries"]
     assert [entry["event"] for entry in entries] == ["event_scheduled", "handler_failed"]
@@ -52,7 +52,7 @@ def test_the_size_is_limited(log: EventLogger, tmp_path: Path) -> None:
 def test_a_line_that_was_cut_off_is_skipped(log: EventLogger, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b'{"event_id": "E0"\n[]\n\xff\n')
     log.info("event_approved", "Event approved.", event_id="E1")
-    assert [entry["event_id"] for entry in read_history(tmp_path)] == ["E1"]
+    assert [entry["event_id"] for entry in read_history(tmp_path)] == ["e1"]
 
 
 def test_an_agent_whose_history_cannot_be_written_goes_on(

@@ -66,10 +66,10 @@ def test_the_journal_gets_fields(tmp_path: Path, journal: socket.socket) -> None
     event = sample_event(Description="first line\nsecond=line")
     handler.prepare(LoneJob(tmp_path, event=event))
     fields = fields_of(journal.recv(100_000))
-    assert fields["MESSAGE"] == f"Reboot {event.id} is scheduled: first line\nsecond=line"
+    assert fields["MESSAGE"] == f"Reboot {event.id.lower()} is scheduled: first line\nsecond=line"
     assert fields["PRIORITY"] == "5"
     assert fields["SYSLOG_IDENTIFIER"] == "forewarn-agent"
-    assert fields["FOREWARN_EVENT_ID"] == event.id
+    assert fields["FOREWARN_EVENT_ID"] == event.id.lower()
     assert fields["FOREWARN_EVENT_DESCRIPTION"] == "first line\nsecond=line"
 
 
@@ -91,7 +91,7 @@ def test_without_file_and_journal_the_log_of_the_agent_is_used(tmp_path: Path, m
     job = LoneJob(tmp_path)
     assert handler.describe("prepare") == "log the event to the agent's log"
     handler.prepare(job)
-    assert job.said == [f"Reboot {job.event.id} is scheduled: Virtual machine is going to be restarted."]
+    assert job.said == [f"Reboot {job.event.id.lower()} is scheduled: Virtual machine is going to be restarted."]
 
 
 def test_a_failed_write_is_a_failure_with_the_path(tmp_path: Path) -> None:

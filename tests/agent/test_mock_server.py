@@ -51,16 +51,21 @@ def ids(agent: AgentProcess, name: str) -> list[str]:
     return [line["event_id"] for line in agent.lines if line.get("event") == name]
 
 
-def test_an_approval_has_the_id_exactly_as_received(
-    server: MockServer, diary: Diary, start: Callable[[str], AgentProcess]
+@pytest.mark.parametrize("upper_case", [False, True])
+def test_an_approval_has_the_id_exactly_as_received_and_people_see_lower_case(
+    server: MockServer, diary: Diary, start: Callable[[str], AgentProcess], upper_case: bool
 ) -> None:
+    server.upper_case = upper_case
     scheduled = server.schedule()
-    assert scheduled == scheduled.lower()
+    assert scheduled == (scheduled.upper() if upper_case else scheduled.lower())
     agent = start('approve = "self"')
     agent.until_logged("event_started")
     agent.until_logged("event_approved")
     assert server.approvals == [scheduled]
-    assert ids(agent, "event_approved") in ([scheduled], [server.ids[1]])
+    assert ids(agent, "event_approved") in ([scheduled.lower()], [server.ids[1].lower()])
+    (shown,) = agent.status()["events"]
+    assert shown["id"] == server.ids[1].lower()
+    assert agent.status()["ready_reason"].startswith(f"Reboot {server.ids[1].lower()}: ")
     server.complete()
     agent.until_logged("work_undone")
     assert diary.done == ["prepare web", "undo web"]

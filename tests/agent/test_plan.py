@@ -157,7 +157,7 @@ def test_the_plan_for_people() -> None:
     found = plan(config(RULE._replace(lead=5 * M), handlers=(named("pool", 30),)), event, NOW, ME)
     alone = "as soon as all handlers have prepared, unless the event affects other VMs"
     assert plan_lines(found) == [
-        f"Reboot {event.id}, web-0: Scheduled, starts at 2031-05-04 12:15:00 UTC (in 15m) or later",
+        f"Reboot {event.id.lower()}, web-0: Scheduled, starts at 2031-05-04 12:15:00 UTC (in 15m) or later",
         "  rule: web",
         "  2031-05-04 12:10:00 UTC (in 10m): pool would stop pool (at most 30s)",
         "  then: web would stop web (at most 1m)",
@@ -244,7 +244,7 @@ def course(whole: Config, event: ScheduledEvent, *, slow: bool, cancelled: bool 
                     changed = with_outcome(works, run.work.id, run.step, run.action)
                     works.update((each.id, each) for each in changed)
             context = DecisionContext(
-                now, seconds, frozenset(running), leader_problems={"E1": ""} if whole.peers else {}, begun_at=begun_at
+                now, seconds, frozenset(running), leader_problems={"e1": ""} if whole.peers else {}, begun_at=begun_at
             )
             instructions = next_instructions(works, context)
             busy = bool(instructions)

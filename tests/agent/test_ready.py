@@ -50,7 +50,7 @@ def test_a_long_freeze_blocks_new_work_while_it_is_started(
     settings = config(NO_HANDLERS)._replace(short_freeze=timedelta(seconds=limit))
     works = [] if is_ignored else [new_work(event, ME, NO_HANDLERS, "boot")]
     reason = ready_reason(works, [event] if is_ignored else [], NOW, settings)
-    assert reason == ("" if ready else f"{event.type} E1: started")
+    assert reason == ("" if ready else f"{event.type} e1: started")
 
 
 def test_a_short_freeze_with_handlers_blocks_new_work() -> None:

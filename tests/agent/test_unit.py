@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, render_unit
+from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, agent_unit
 from forewarn.agent.cli.main import main, parser_of
 from forewarn.agent.cli.options import resolve_options
 from forewarn.agent.config_file import read_config
@@ -95,7 +95,7 @@ def test_systemd_reads_every_path_as_it_is(folder: Path, name: str) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     file = folder / UNIT_NAME
-    file.write_text(render_unit(SystemdUnit((str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"'))))
+    file.write_text(agent_unit(SystemdUnit((str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"'))))
     assert verify(file) == ""
     program.unlink()
     assert "is not executable" in verify(file)
@@ -234,11 +234,11 @@ def test_a_config_that_is_wrong_is_not_installed(folder: Path, capsys: pytest.Ca
 
 
 def test_a_program_in_a_home_can_be_read_there() -> None:
-    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/home/me/forewarn",), user="me"))
-    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f", "--config=/home/me/a.toml"), user="me"))
-    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f",), user="me", state="/home/me/state"))
-    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f",), user="me", files=("/home/me/own.py",)))
-    assert "ProtectHome=yes\n" in render_unit(SystemdUnit(("/usr/bin/forewarn",), user="me"))
+    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/home/me/forewarn",), user="me"))
+    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/bin/f", "--config=/home/me/a.toml"), user="me"))
+    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/bin/f",), user="me", state="/home/me/state"))
+    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/bin/f",), user="me", files=("/home/me/own.py",)))
+    assert "ProtectHome=yes\n" in agent_unit(SystemdUnit(("/usr/bin/forewarn",), user="me"))
 
 
 def test_uninstall_removes_the_unit_and_names_what_stays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

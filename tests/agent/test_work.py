@@ -173,11 +173,11 @@ def test_the_minimum_time_is_a_valid_time() -> None:
 
 def test_no_handler_starts_during_an_approval() -> None:
     other = work(Rule("other", prepare=("save",)), event=make_event("E2"))
-    assert runs(other, context=CONTEXT._replace(approving=frozenset({"E1"}))) == []
+    assert runs(other, context=CONTEXT._replace(approving=frozenset({"e1"}))) == []
     assert (
         runs(
             other._replace(ending=OVER).with_step(0, state=PREPARED),
-            context=CONTEXT._replace(approving=frozenset({"E1"})),
+            context=CONTEXT._replace(approving=frozenset({"e1"})),
         )
         == []
     )
@@ -221,9 +221,9 @@ DONE = work(WEB, PREPARED, PREPARED)
         (DONE._replace(event=make_event(status="Started")), CONTEXT, False),
         (DONE._replace(event=make_event(resources=("web-1", ME))), CONTEXT, False),
         (DONE, CONTEXT._replace(busy=frozenset({"of another event"})), False),
-        (DONE, CONTEXT._replace(approving=frozenset({"E1"})), False),
-        (DONE, CONTEXT._replace(approve_at={"E1": 1.0}), False),
-        (DONE, CONTEXT._replace(approve_at={"E1": 0.0}), True),
+        (DONE, CONTEXT._replace(approving=frozenset({"e1"})), False),
+        (DONE, CONTEXT._replace(approve_at={"e1": 1.0}), False),
+        (DONE, CONTEXT._replace(approve_at={"e1": 0.0}), True),
         (DONE, CONTEXT._replace(has_document=False), False),
         (DONE, CONTEXT._replace(stopping=True), False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), CONTEXT, False),
@@ -232,10 +232,10 @@ DONE = work(WEB, PREPARED, PREPARED)
         (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT, False),
         (
             work(WEB._replace(approve="leader"), PREPARED, PREPARED),
-            CONTEXT._replace(leader_problems={"E1": "b first"}),
+            CONTEXT._replace(leader_problems={"e1": "b first"}),
             False,
         ),
-        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT._replace(leader_problems={"E1": ""}), True),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT._replace(leader_problems={"e1": ""}), True),
     ],
 )
 def test_when_it_is_approved(given: EventWork, context: DecisionContext, approves: bool) -> None:
@@ -283,8 +283,8 @@ def test_an_event_is_finished_when_everything_is_undone() -> None:
 
 def test_a_failed_undo_is_retried_after_a_pause() -> None:
     failing = work(WEB, PREPARED, UNDOING, ending=OVER)
-    assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0})) == []
-    assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
+    assert runs(failing, context=CONTEXT._replace(undo_at={"e1": 5.0})) == []
+    assert runs(failing, context=CONTEXT._replace(undo_at={"e1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
 
 
 def test_a_rule_can_name_the_handlers_to_undo() -> None:
@@ -320,9 +320,9 @@ def test_a_handler_of_two_ended_events_is_undone_once() -> None:
     first = work(WEB, PREPARED, PREPARED, ending=OVER)
     second = work(Rule("other", prepare=("stop-web",)), PREPARED, event=make_event("E2"), ending=OVER)
     assert runs(first, second) == [("stop-web", UNDO)]
-    changed = {each.id: each for each in undone({"E1": first, "E2": second}, "E1", 1)}
-    assert [step.state for step in changed["E1"].steps] == [PREPARED, UNDONE]
-    assert [step.state for step in changed["E2"].steps] == [UNDONE]
+    changed = {each.id: each for each in undone({"e1": first, "e2": second}, "e1", 1)}
+    assert [step.state for step in changed["e1"].steps] == [PREPARED, UNDONE]
+    assert [step.state for step in changed["e2"].steps] == [UNDONE]
 
 
 @pytest.mark.parametrize("state", [FAILED, UNDOING])
@@ -330,7 +330,7 @@ def test_values_remembered_for_another_event_are_kept(state: str) -> None:
     """The first prepare stopped something and failed. The next prepare must not take that for the original state."""
     first = work(WEB, state, ending=OVER).with_step(0, memo={"was": "running"}, table={"kind": "process"})
     second = work(Rule("other", prepare=("leave-pool",)), event=make_event("E2"))
-    (instruction,) = [each for each in instructions(second, first._replace(ending="")) if each.work.id == "E2"]
+    (instruction,) = [each for each in instructions(second, first._replace(ending="")) if each.work.id == "e2"]
     assert isinstance(instruction, RunHandler)
     assert instruction.work.steps[0].memo == {"was": "running"}
 
@@ -376,8 +376,8 @@ def taken(
 
 def test_an_event_of_this_machine_is_assigned_to_its_rule() -> None:
     result = taken([], make_event(), make_event("E2", "Freeze"), make_event("E3", resources=("web-1",)))
-    assert list(result.works) == ["E1"]
-    assert list(result.ignored) == ["E2"]
+    assert list(result.works) == ["e1"]
+    assert list(result.ignored) == ["e2"]
     again = taken([*result.works.values()], make_event())
     assert again.works == result.works
     assert again.news == []
@@ -386,7 +386,7 @@ def test_an_event_of_this_machine_is_assigned_to_its_rule() -> None:
 @pytest.mark.parametrize(("status", "why"), [("Scheduled", CANCELLED), ("Started", OVER)])
 def test_an_event_that_disappeared_is_undone(status: str, why: str) -> None:
     result = taken([work(WEB, PREPARED, event=make_event(status=status))])
-    assert result.works["E1"].ending == why
+    assert result.works["e1"].ending == why
 
 
 def test_an_event_without_started_handlers_is_removed() -> None:
@@ -395,39 +395,39 @@ def test_an_event_without_started_handlers_is_removed() -> None:
 
 def test_an_event_that_stops_naming_this_machine_has_ended_for_it() -> None:
     begun = work(WEB, PREPARED, event=make_event(resources=(ME, "web-1")))
-    assert taken([begun], make_event(resources=("web-1",))).works["E1"].ending == CANCELLED
+    assert taken([begun], make_event(resources=("web-1",))).works["e1"].ending == CANCELLED
     assert taken([work()], make_event(resources=("web-1",))).works == {}
     started = begun._replace(event=make_event(status="Started"))
-    assert not taken([started], make_event(status="Started", resources=("web-1",))).works["E1"].ending
+    assert not taken([started], make_event(status="Started", resources=("web-1",))).works["e1"].ending
 
 
 def test_a_rule_may_have_something_to_do_afterwards_only() -> None:
     rule = Rule("r", undo=("warm-up",))
-    over = taken([work(rule, event=make_event(status="Started"))]).works["E1"]
+    over = taken([work(rule, event=make_event(status="Started"))]).works["e1"]
     assert runs(over) == [("warm-up", UNDO)]
     assert taken([work(rule)]).works == {}, "what was cancelled has not happened"
 
 
 def test_a_started_event_does_not_become_scheduled_again() -> None:
     started = work(WEB, PREPARED, PREPARED, event=make_event(status="Started"))
-    assert taken([started], make_event()).works["E1"].is_started
+    assert taken([started], make_event()).works["e1"].is_started
 
 
 def test_a_restarted_machine_is_restored_while_its_event_is_still_listed() -> None:
     before = work(WEB, PREPARED, PREPARED, approved_at=SENT)
     result = taken([before], make_event(status="Started"), boot="another")
-    assert result.works["E1"].ending == CAME_BACK
-    kept = result.works["E1"]._replace(done=True)
-    assert taken([kept], make_event(status="Started"), boot="another").works["E1"].done, "it is not prepared anew"
+    assert result.works["e1"].ending == CAME_BACK
+    kept = result.works["e1"]._replace(done=True)
+    assert taken([kept], make_event(status="Started"), boot="another").works["e1"].done, "it is not prepared anew"
     assert taken([kept], boot="another").works == {}
 
 
 def test_a_machine_restarted_before_its_event_is_prepared_again() -> None:
     before = work(WEB, PREPARED, PREPARING).with_step(1, run="of before")
     result = taken([before], make_event(), boot="another")
-    assert [(step.state, step.run) for step in result.works["E1"].steps] == [(PREPARING, ""), (PREPARING, "")]
-    assert runs(result.works["E1"]) == [("leave-pool", PREPARE)]
-    assert taken([result.works["E1"]], make_event(), boot="another").works == result.works
+    assert [(step.state, step.run) for step in result.works["e1"].steps] == [(PREPARING, ""), (PREPARING, "")]
+    assert runs(result.works["e1"]) == [("leave-pool", PREPARE)]
+    assert taken([result.works["e1"]], make_event(), boot="another").works == result.works
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_an_event_that_began_before_the_machine_did_needs_nothing(
     up_seconds: float, is_first: bool, left: bool
 ) -> None:
     result = taken([], make_event(status="Started"), up_seconds=up_seconds, is_first=is_first)
-    assert result.works["E1"].done is left
+    assert result.works["e1"].done is left
 
 
 @pytest.mark.parametrize(
@@ -454,8 +454,8 @@ def test_an_event_that_began_before_the_machine_did_needs_nothing(
 def test_a_machine_is_restored_after_a_start_even_if_the_endpoint_does_not_respond(
     given: EventWork, boot: str, undone: bool
 ) -> None:
-    result = assume_restarts({"E1": given}, boot, NOW)
-    assert result["E1"].ending == (CAME_BACK if undone else "")
+    result = assume_restarts({"e1": given}, boot, NOW)
+    assert result["e1"].ending == (CAME_BACK if undone else "")
 
 
 # --- Postponed events ---------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ DUE = NOW + 10 * MINUTE
 
 
 def postponed(given: EventWork, by: timedelta) -> EventWork:
-    return taken([given], make_event(notice=15 * MINUTE + by), now=DUE).works["E1"]
+    return taken([given], make_event(notice=15 * MINUTE + by), now=DUE).works["e1"]
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ def test_the_undo_of_a_postponed_event_stops_when_its_time_has_come(what: str) -
         undoing = undoing._replace(approved_at=SENT)
     else:
         event = make_event()
-    result = taken([undoing], event, now=now).works["E1"]
+    result = taken([undoing], event, now=now).works["e1"]
     assert result.ending == ""
     assert [(step.state, step.memo) for step in result.steps] == [
         (PREPARED, {}),
@@ -530,7 +530,7 @@ def test_the_undo_of_a_postponed_event_stops_when_its_time_has_come(what: str) -
 
 def test_an_event_that_ends_while_it_is_postponed_is_undone_for_good() -> None:
     undoing = postponed(work(LATE, PREPARED, PREPARED), 60 * MINUTE)
-    assert taken([undoing], now=DUE).works["E1"].ending == CANCELLED
+    assert taken([undoing], now=DUE).works["e1"].ending == CANCELLED
 
 
 # --- Changed ids --------------------------------------------------------------------------------------
@@ -539,14 +539,14 @@ def test_an_event_that_ends_while_it_is_postponed_is_undone_for_good() -> None:
 def test_a_started_event_with_another_id_is_the_same_event() -> None:
     before = work(WEB, PREPARED, PREPARED, approved_at=SENT, event=make_event("e1"))
     result = taken([before], make_event("e2", status="Started"))
-    assert list(result.works) == ["E1"]
-    kept = result.works["E1"]
+    assert list(result.works) == ["e1"]
+    kept = result.works["e1"]
     assert (kept.event.id, kept.first_id, kept.ending, kept.is_started) == ("e2", "e1", "", True)
     assert [news.kind for news in result.news] == ["renamed", "started"]
     assert from_json(to_json(kept)) == kept
-    third = taken([kept], make_event("e3", status="Started")).works["E1"]
+    third = taken([kept], make_event("e3", status="Started")).works["e1"]
     assert (third.event.id, third.first_id) == ("e3", "e1")
-    assert taken([third]).works["E1"].ending == OVER
+    assert taken([third]).works["e1"].ending == OVER
 
 
 @pytest.mark.parametrize(
@@ -560,27 +560,27 @@ def test_a_started_event_with_another_id_is_the_same_event() -> None:
     ],
 )
 def test_another_event_is_another_event(other: ScheduledEvent) -> None:
-    assert taken([work(WEB, PREPARED, PREPARED)], other).works["E1"].ending == CANCELLED
+    assert taken([work(WEB, PREPARED, PREPARED)], other).works["e1"].ending == CANCELLED
 
 
 def test_each_event_succeeds_one_event() -> None:
     first, second = (work(WEB, PREPARED, event=make_event(name)) for name in ("E1", "E2"))
     result = taken([first, second], make_event("E3", status="Started"))
     assert [(each.event.id, each.ending) for each in result.works.values()] == [("E3", ""), ("E2", CANCELLED)]
-    assert taken([first], make_event(), make_event("E3", status="Started")).works["E1"].event.id == "E1"
+    assert taken([first], make_event(), make_event("E3", status="Started")).works["e1"].event.id == "E1"
 
 
 def test_a_machine_that_is_back_is_not_prepared_for_a_changed_id() -> None:
     back = work(WEB, UNDONE, UNDONE, event=make_event(status="Started"), ending=CAME_BACK, done=True)
     result = taken([back], make_event("E2", status="Started"))
-    assert list(result.works) == ["E1"]
-    assert result.works["E1"].done
+    assert list(result.works) == ["e1"]
+    assert result.works["e1"].done
 
 
 def test_ids_are_compared_without_letter_case() -> None:
     before = work(WEB, PREPARED, event=make_event("ab-1"))
     result = taken([before], make_event("AB-1"))
-    assert result.works == {"AB-1": before._replace(event=make_event("AB-1"))}
+    assert result.works == {"ab-1": before._replace(event=make_event("AB-1"))}
     assert result.news == []
 
 
@@ -627,7 +627,7 @@ class Machine:
         self.approved: list[str] = []
 
     def move(self, what: str, word: str, number: int) -> None:
-        event_id = f"E{number}"
+        event_id = f"e{number}"
         if what == "tell" and event_id not in self.told and event_id not in self.disk:
             self.told[event_id] = make_event(event_id, word)
         elif what == "start" and event_id in self.told:

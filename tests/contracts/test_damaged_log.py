@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.core.history import SKIPPED_NUMBERS
-from forewarn.core.state import Changes, Delivery, HistoryEntry
+from forewarn.core.state import FORGOTTEN_ENABLING, Changes, Delivery, HistoryEntry
 from forewarn.errors import StoreDamaged
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
@@ -26,7 +26,7 @@ FRAME = 24 + 4096
 
 def fill(folder: Path) -> SqliteStore:
     store = SqliteStore(folder)
-    store.commit(Changes(deliveries={"web": Delivery("web", True, "ab", 7)}, last_seen={"web": NOW}))
+    store.commit(Changes(deliveries={"web": Delivery("web", True, 3, 7)}, last_seen={"web": NOW}))
     for number in range(1, COMMITS + 1):
         entry = HistoryEntry(NOW, "requested", "test", number)
         store.commit(Changes(facts={f"fact-{number:02d}": "x" * 500}, history=[entry]))
@@ -89,7 +89,7 @@ def test_a_flipped_bit_never_loses_a_commit_silently(tmp_path: Path, checkpoint:
         damaged = log_path(database).read_bytes()
         with closing(SqliteStore(folder)) as store:
             state = store.load()
-            facts = sorted(state.facts)
+            facts = sorted(state.facts.keys() - {FORGOTTEN_ENABLING})
             rows = store.history(HistoryFilter())
         expected = [f"fact-{number:02d}" for number in range(1, COMMITS + 1)]
         aside = log_path(database).with_name(f"{DATABASE_NAME}-wal.damaged-1")
@@ -105,6 +105,9 @@ def test_a_flipped_bit_never_loses_a_commit_silently(tmp_path: Path, checkpoint:
         assert state.sequence == COMMITS + SKIPPED_NUMBERS, "no sequence is used twice"
         if state.deliveries:
             assert state.deliveries[0].incarnation == 7 + SKIPPED_NUMBERS
+            enabling = state.deliveries[0].enabling
+            assert enabling > SKIPPED_NUMBERS
+            assert state.facts[FORGOTTEN_ENABLING] == str(enabling)
         with closing(SqliteStore(folder)) as store:
             assert store.load().sequence == state.sequence, "reported once"
         shutil.rmtree(folder)

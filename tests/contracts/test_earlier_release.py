@@ -128,14 +128,16 @@ def test_all_stored_objects_are_still_there(scene: Scene) -> None:
     assert [event_id for event_id in live if event_id[:8] not in shown.stdout] == []
 
 
-def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Scene) -> None:
+def test_vms_see_the_same_document_at_the_same_time(scene: Scene) -> None:
     service, facts = scene.service, scene.facts
     assert service.get_json("/v1/clock")["now"] == facts["now"]
     for vm, document in facts["documents"].items():
         source, tag = facts["addresses"][vm], facts["tags"][vm]
-        answer = service.request(target=TARGET, source=source)
-        assert (answer.json(), answer.headers["etag"]) == (document, tag), vm
         headers = {"Metadata": "true", "If-None-Match": tag}
+        answer = service.request(target=TARGET, source=source, headers=headers)
+        if len(tag.partition(".")[0]) == len('"01234567'):  # release 0.1 had random names instead of numbers
+            assert (answer.status, answer.json()) == (200, document), vm
+            headers["If-None-Match"] = answer.headers["etag"]
         assert service.request(target=TARGET, source=source, headers=headers).status == 304, vm
     (door,) = (vm for vm in facts["vms"] if vm["name"] == "door")
     host, port = door["listen"].split(":")
@@ -303,7 +305,7 @@ def test_tokens_keep_their_permissions(scene: Scene) -> None:
     body = {"cause": "restart", "vms": ["web-1"], "dry_run": True}
     statuses = {
         name: (
-            service.control("GET", "/v1/vms", token=facts[name]).status,
+            service.control("GET", "/v1/hosts", token=facts[name]).status,
             service.control("POST", "/v1/operations", body, token=facts[name]).status,
         )
         for name in ("admin", "ops", "brief", "web-team", "revoked")

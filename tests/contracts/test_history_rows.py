@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from depth import amount
@@ -23,7 +20,11 @@ from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    MakeStore = Callable[[], AbstractContextManager[Store]]
 
 START = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -170,14 +171,11 @@ def plainly(past: Past, wanted: HistoryFilter) -> list[HistoryEntry]:
 
 
 @given(past=pasts(), wanted=filters())
-@settings(max_examples=amount(300))
-def test_a_filter_finds_exactly_the_matching_rows(past: Past, wanted: HistoryFilter) -> None:
-    store = SqliteStore(None)
-    try:
+@settings(max_examples=amount(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_filter_finds_exactly_the_matching_rows(make_store: MakeStore, past: Past, wanted: HistoryFilter) -> None:
+    with make_store() as store:
         store.commit(past.changes)
         assert store.history(wanted) == plainly(past, wanted)
-    finally:
-        store.close()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -189,17 +187,8 @@ def test_a_vm_filter_matches_the_whole_name(store: Store, name: str) -> None:
     assert [row.vms[0] for row in store.history(HistoryFilter(vm=name))] == [name]
 
 
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = SqliteStore(tmp_path if request.param == "file" else None)
-    yield made
-    made.close()
-
-
-def test_a_reader_sees_every_earlier_commit(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    reader = store.reader()
-    assert reader is not None
+def test_a_reader_sees_every_earlier_commit(store: Store) -> None:
+    reader = store.reader() or store
     for number in range(1, 4):
         row = HistoryEntry(START, "requested", "operator", number, operation=f"op-{number}")
         operation = Operation(f"op-{number}", CauseRequest("restart"), (), "operator", START)
@@ -207,7 +196,6 @@ def test_a_reader_sees_every_earlier_commit(tmp_path: Path) -> None:
         assert reader.history(HistoryFilter(newest=True, limit=1)) == [row]
         assert reader.operation(operation.id) == operation
         assert reader.oldest() == 1
-    store.close()
 
 
 def test_a_store_in_memory_has_no_second_reader() -> None:
@@ -278,25 +266,12 @@ def lives(draw: st.DrawFn) -> list[Life]:
     return [Life(day, draw(st.none() | st.integers(day, day + 9))) for day in began]
 
 
-@contextmanager
-def made(on_disk: bool) -> Iterator[SqliteStore]:
-    if not on_disk:
-        store = SqliteStore(None)
-        yield store
-        store.close()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        store = SqliteStore(Path(folder))
-        yield store
-        store.close()
-
-
-@given(lived=lives(), cut=st.integers(0, 31), limit=st.integers(1, 6), on_disk=st.booleans())
-@settings(max_examples=amount(100))
+@given(lived=lives(), cut=st.integers(0, 31), limit=st.integers(1, 6))
+@settings(max_examples=amount(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_only_objects_that_ended_before_the_retention_are_removed(
-    lived: list[Life], cut: int, limit: int, on_disk: bool
+    make_store: MakeStore, lived: list[Life], cut: int, limit: int
 ) -> None:
-    with made(on_disk) as store:
+    with make_store() as store:
         for number, life in enumerate(lived):
             store.commit(life.changes(number, number + 1))
         live = store.load()
@@ -369,5 +344,5 @@ def test_an_undelivered_entry_is_removed_with_its_row(tmp_path: Path) -> None:
         )
     while store.remove_expired(store.retention_cutoff(START + 4 * DAY, START), 1):
         pass
-    assert store._db.execute("SELECT sequence FROM undelivered").fetchall() == [(4,), (5,)]
+    assert list(store._db.execute("SELECT sequence FROM undelivered")) == [(4,), (5,)]
     store.close()

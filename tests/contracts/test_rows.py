@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -18,6 +18,9 @@ from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.stores.rows import TABLES, VMS, Table
 from forewarn.stores.sqlite_file import open_database, read_statements
+
+if TYPE_CHECKING:
+    from postgresql import SharedStore
 
 NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(days=3, microseconds=7)
@@ -59,7 +62,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
         Group("pool", "scale-set", file_policy=GroupPolicy()),
     ),
     "host": (Host("host-a"), Host("host-b", HostState.FAILED, spare=True)),
-    "delivery": (Delivery("web", True, "0123abcd", 7), Delivery("db", False, "", 0)),
+    "delivery": (Delivery("web", True, 3, 7), Delivery("db", False, 0, 0)),
     "operation": (
         Operation("o-1", CauseRequest("restart"), (), "somebody", NOW),
         Operation(
@@ -125,6 +128,15 @@ def test_columns_are_those_of_the_database(table: Table[Any]) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_columns_are_those_of_postgresql(shared_store: SharedStore, table: Table[Any]) -> None:
+    columns = (
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name ="
+    )
+    found = {name for (name,) in shared_store.open()._db.execute(f"{columns} '{table.name}'")}
+    assert found - {"rowid"} == {*table.names} | BESIDE.get(table.name, set())
+
+
 def test_the_columns_of_a_vm_are_its_fields() -> None:
     renamed = {"group": "group_name", "terminate_notice": "terminate_notice_seconds"}
     assert VMS.names == [renamed.get(field, field) for field in VM._fields]
@@ -138,7 +150,7 @@ def test_a_value_survives_its_row(name: str) -> None:
         read_statements()[f"save_{SAVED_AS.get(name, name)}"],
         [[*table.write(value), *MORE.get(name, ())] for value in values],
     )
-    found = [table.read(row) for row in database.execute(f"SELECT {table.columns}, 'more' FROM {name}")]  # noqa: S608
+    found = [table.read(row) for row in database.execute(f"SELECT {table.columns}, 'more' FROM {name}")]
     assert found == values
     assert [list(map(type, value)) for value in found] == [list(map(type, value)) for value in values]
     database.close()

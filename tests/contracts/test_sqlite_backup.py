@@ -18,7 +18,7 @@ import pytest
 
 from depth import amount
 from forewarn.core.history import SKIPPED_NUMBERS
-from forewarn.core.state import Changes, Delivery, HistoryEntry
+from forewarn.core.state import FORGOTTEN_ENABLING, Changes, Delivery, HistoryEntry
 from forewarn.core.webhooks import Webhook
 from forewarn.errors import (
     BackupFailed,
@@ -56,7 +56,7 @@ def write(store: SqliteStore, mark: str, *sequences: int, incarnation: int = 5) 
     store.commit(
         Changes(
             facts={"mark": mark, "filler": mark * 20_000},
-            deliveries={"web": Delivery("web", True, "e1", incarnation)},
+            deliveries={"web": Delivery("web", True, 4, incarnation)},
             last_seen={"web": NOW},
             history=history(*sequences),
         )
@@ -317,6 +317,8 @@ def test_no_number_is_used_again(data: Path, tmp_path: Path) -> None:
         state = read(data)
         assert state.sequence >= used + 2 + SKIPPED_NUMBERS
         assert state.deliveries[0].incarnation >= seen + 1 + SKIPPED_NUMBERS
+        assert state.deliveries[0].enabling >= 4 + SKIPPED_NUMBERS
+        assert state.facts[FORGOTTEN_ENABLING] == str(state.deliveries[0].enabling)
         used, seen = state.sequence, state.deliveries[0].incarnation
 
 

@@ -53,7 +53,7 @@ def test_a_commit_does_not_extend_the_log(database: Path) -> None:
 def test_a_start_reads_no_ended_rows_of_the_past(database: Path, name: str) -> None:
     store = SqliteStore(database.parent)
     statement = read_statements()[name]
-    plan = store._db.execute(f"EXPLAIN QUERY PLAN {statement}", {"since": "2041"}).fetchall()
+    plan = list(store._db.execute(f"EXPLAIN QUERY PLAN {statement}", {"since": "2041"}))
     assert [step for *_, step in plan if "USING INDEX" not in step] == []
     store.close()
 

@@ -75,7 +75,7 @@ class Case:
 
     @property
     def document(self) -> Document:
-        return Document("never-shown", "never-shown", self.incarnation, self.events, enabled=True)
+        return Document("never-shown", 0, self.incarnation, self.events, enabled=True)
 
     def file(self, version: str) -> Path:
         return FOLDER / self.name / f"{version}.json"

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     import socket
 
     from forewarn.testing import ServiceProcess
+    from forewarn.testing.client import ServiceClient
 
 GUID = rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 DATE = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT"
 _MASKS = (
     (re.compile(rb"\r\ndate: " + DATE + rb"\r\n"), b"\r\ndate: <date>\r\n"),
     (re.compile(rb"\r\nx-ms-request-id: " + GUID + rb"\r\n"), b"\r\nx-ms-request-id: <guid>\r\n"),
-    (re.compile(rb'\r\netag: "[0-9a-f]{8}\.'), b'\r\netag: "<enabling>.'),
+    (re.compile(rb'\r\netag: "[1-9][0-9]*\.([0-9]+)\.[0-9a-f]{8}"'), rb'\r\netag: "<enabling>.\1.<scope>"'),
 )
 
 
@@ -82,7 +83,7 @@ class Line:
     """A connection to the service. Reads have the timeout of the socket."""
 
     def __init__(
-        self, service: ServiceProcess, source: str = "127.0.0.1", address: tuple[str, int] | None = None
+        self, service: ServiceClient, source: str = "127.0.0.1", address: tuple[str, int] | None = None
     ) -> None:
         self.socket: socket.socket = service.connect(address, source)
         self._read = b""

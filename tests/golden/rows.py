@@ -105,7 +105,7 @@ class Row:
         if self.status != 304:
             lines.append("content-length: <length>")
         if self.tag is not None:
-            lines.append(f'etag: "<enabling>.{self.tag}"')
+            lines.append(f'etag: "<enabling>.{self.tag}.<scope>"')
         if self.allow:
             lines.append(f"allow: {self.allow}")
         lines += [f"server: IMDS/{__version__}", "date: <date>", "x-ms-request-id: <guid>"]

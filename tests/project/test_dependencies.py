@@ -21,6 +21,7 @@ OWN = {
     *(path.stem for folder in ("tests", "tests/unit", "bench") for path in (ROOT / folder).iterdir()),
 }
 LOADED_BY_PYTEST = ROOT / "src" / "forewarn" / "pytest_plugin.py"
+OPTIONAL = PROJECT["optional-dependencies"]["postgresql"]
 NEVER_IMPORTED = {"tzdata"}
 """Data that Python's zoneinfo reads."""
 
@@ -48,6 +49,8 @@ def test_forewarn_declares_what_it_imports_and_nothing_else() -> None:
     files = [file for file in (ROOT / "src").rglob("*.py") if file != LOADED_BY_PYTEST]
     found = imported(*files)
     assert found, "there is something to check"
+    assert found.keys() >= declared(OPTIONAL), "declared as optional and not imported"
+    found = {name: place for name, place in found.items() if name not in declared(OPTIONAL)}
     known = declared(PROJECT["dependencies"])
     assert {name: place for name, place in found.items() if name not in known} == {}, "imported and not declared"
     assert known - found.keys() == NEVER_IMPORTED, "declared and not imported"
@@ -65,4 +68,6 @@ def test_the_tests_declare_what_they_import() -> None:
 
 def test_every_dependency_has_the_form_that_the_script_reads() -> None:
     form = re.compile(r"[a-z-]+(\[[a-z]+\])?>=[0-9.]+(,<[0-9.]+)?")
-    assert [requirement for requirement in PROJECT["dependencies"] if not form.fullmatch(requirement)] == []
+    assert [
+        requirement for requirement in [*PROJECT["dependencies"], *OPTIONAL] if not form.fullmatch(requirement)
+    ] == []

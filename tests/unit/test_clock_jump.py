@@ -264,3 +264,15 @@ async def test_after_a_reboot_only_a_clock_that_went_back_is_suspect(running: Ru
     assert running.clock.now() == machine.system
     assert running.engine.document("web").enabled
     await running.engine.stop()
+
+
+async def test_a_node_that_follows_accepts_a_stable_time_by_itself(running: Running, machine: Machine) -> None:
+    await running.engine.follow()
+    machine.system += HOUR
+    running.clock.now()
+    running.engine.tidy_follower()
+    assert running.clock.now() == machine.system - HOUR, "it may be wrong"
+    machine.wait(11 * MINUTE)
+    running.engine.tidy_follower()
+    assert running.clock.now() == machine.system
+    await running.engine.stop()

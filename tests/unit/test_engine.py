@@ -180,8 +180,21 @@ async def test_inactivity_disables_a_group_and_its_next_poll_starts_at_incarnati
         await engine.enable("web", by="web-0")
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
-        assert document.enabling != first
+        assert document.enabling == first + 1
         assert {entry.kind for entry in await engine.records.history(HistoryFilter())} <= HISTORY_KINDS.keys()
+
+
+async def test_a_scope_that_leaves_the_fleet_and_returns_continues_its_enablings() -> None:
+    async with running_engine() as engine:
+        await engine.advance(timedelta(hours=25))
+        await engine.enable("web", by="web-0")
+        known = engine.document("web").enabling
+        without = Fleet([vm for vm in engine.fleet.vms.values() if vm.group != "web"], hosts=FLEET.hosts.values())
+        await engine.apply_fleet(without, by="test", force=True)
+        await engine.apply_fleet(FLEET, by="test")
+        await engine.enable("web", by="web-0")
+        assert engine.document("web").enabling > known
+        assert (engine.document("db-0").enabled, engine.document("db-0").enabling) == (False, 0)
 
 
 async def test_a_notice_stays_valid_when_the_group_becomes_inactive() -> None:

@@ -99,7 +99,7 @@ class InvariantsMachine(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
         self.gone: set[str] = set()
         self.over: dict[str, Event] = {}
-        self.seen: dict[str, tuple[str, int, bytes]] = {}
+        self.seen: dict[str, tuple[int, int, bytes]] = {}
 
     def do(self, work: Awaitable[Any]) -> Any:
         return self.runner.run(self.do_and_settle(work))
@@ -359,10 +359,10 @@ class InvariantsMachine(RuleBasedStateMachine):
             assert all(members & {*event.resources} for event in scheduled), "a notice to the wrong VMs"
             assert members or not document.enabled, "a document without VMs"
             if not document.enabled:
-                self.seen.pop(scope, None)
                 continue
             body = render(document, NEWEST, "availability-set")
-            enabling, incarnation, before = self.seen.get(scope, ("", 0, b""))
+            enabling, incarnation, before = self.seen.get(scope, (0, 0, b""))
+            assert document.enabling >= enabling, "an enabling went back"
             if document.enabling == enabling:
                 assert document.incarnation >= incarnation, "an incarnation went back"
                 assert (document.incarnation == incarnation) == (body == before)

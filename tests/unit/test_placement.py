@@ -25,7 +25,7 @@ from forewarn.core import placement
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest, Operation, OperationStatus
-from forewarn.core.placement import choose_host, find_clash, spare_name
+from forewarn.core.placement import choose_host, find_clashes, spare_name
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.errors import ForewarnError
 
@@ -260,7 +260,7 @@ def test_domains_stay_separate_when_all_vms_of_a_host_move(
     assert len(moving.moves) == len({*moving.moves}) <= len(moving.vms)
     assert len(moving.moves) == len(moving.vms) or not makes_hosts
     placement.after_work(draft, START, moving)
-    assert find_clash(draft.fleet.vms.values()) is None
+    assert not list(find_clashes(draft.fleet.vms.values()))
     for name, target in moving.moves:
         assert target != host
         assert draft.fleet.vms[name].host == target

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from forewarn.cli import root
 from forewarn.cli.renamed_options import RENAMED_OPTIONS
 from forewarn.cli.settings import command
+from forewarn.control.settings import SettingControl
 from forewarn.core.webhooks import AllowedNetworks
-from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
-from forewarn.settings import RENAMED, SETTINGS, SETTLING, default_name, resolve
+from forewarn.errors import BadConfigFile, BadSetting, BadSettings, UnknownSetting
+from forewarn.settings import RENAMED, SETTINGS, SETTLING, Value, default_name, resolve, without_password
 from forewarn.testing import Service
 from forewarn.testing.running_service import read_settings
 
@@ -134,7 +135,16 @@ def test_an_invalid_value_is_an_error_with_its_source_and_the_allowed_values(nam
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "error"), [("sped = 1\n", UnknownSetting), ("speed = \n", BadConfigFile)])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("sped = 1\n", UnknownSetting),
+        ("speed = \n", BadConfigFile),
+        (f"rate_limit = 0x{'f' * 9000}\n", BadSetting),
+        ("sped = 1\nspeed = 0\n", BadSettings),
+    ],
+    ids=["unknown", "no TOML", "many digits", "two mistakes"],
+)
 def test_a_wrong_file(tmp_path: Path, text: str, error: type[Exception]) -> None:
     file = tmp_path / "f.toml"
     file.write_text(text)
@@ -330,3 +340,22 @@ def test_a_former_option_is_not_confused_with_the_option_of_another_command() ->
 def test_the_old_options_of_verify_are_known() -> None:
     names = {"--other": "--same-group", "--outside": "--other-group", "--patience": "--max-wait"}
     assert names.items() <= RENAMED_OPTIONS.items()
+
+
+@pytest.mark.parametrize(
+    ("database", "shown"),
+    [
+        ("postgresql://db.example.org/forewarn", "postgresql://db.example.org/forewarn"),
+        ("postgresql://me:s3cret@db:5432/forewarn", "postgresql://me:***@db:5432/forewarn"),
+        ("postgresql://me:s3/cr@et@db/forewarn", "postgresql://me:***@db/forewarn"),
+        ("postgresql://db/forewarn?user=me&password=s3cret&sslmode=require", None),
+        ("host=db user=me password=s3cret", None),
+        ("host=db password='s3cret with blanks' user=me", None),
+    ],
+)
+def test_the_password_of_a_database_is_never_shown(database: str, shown: str | None) -> None:
+    found = without_password(database)
+    assert shown is None or found == shown
+    assert "s3" not in found
+    setting = SettingControl({"database": Value(database, "--database")})._text(SETTINGS["database"], is_admin=True)
+    assert setting == found

@@ -6,14 +6,15 @@ import math
 import os
 import random
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.address import read_endpoint
 from forewarn.agent.changes import ChangeTracker
 from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.discovery import find_endpoint
-from forewarn.agent.identity import REQUEST_SECONDS, NameResolver
-from forewarn.agent.protocol import HEADERS, NOT_MODIFIED, OK, VERSIONS, PollState, document_in, error_in
+from forewarn.agent.identity import REQUEST_SECONDS, NameResolver, read_name
+from forewarn.agent.protocol import HEADERS, NAME_PATH, NOT_MODIFIED, OK, VERSIONS, PollState, document_in, error_in
 from forewarn.agent.retry import MIN_PAUSE, STEP_SECONDS, RequestPacer, pause_after, response_seconds, transfer_seconds
 from forewarn.agent.transport import EndpointConnection
 from forewarn.errors import (
@@ -250,6 +251,13 @@ class Client:
         """This machine's name in events. Until the endpoint has returned a name, it is the host name."""
         return self._get_identity(self._locator.requests)
 
+    def request_name(self) -> str:
+        """Request this machine's name from the endpoint, also if another name was given. Empty: it has no names.
+
+        Raise an EndpointError if that fails.
+        """
+        return read_name(self._request_path(self._locator.requests, NAME_PATH))
+
     @property
     def known(self) -> tuple[EndpointAddress | None, MachineIdentity | None]:
         """The endpoint and this machine's name, as far as they are known now. Sends no request."""
@@ -448,11 +456,11 @@ class Client:
         return response
 
     def _get_identity(self, connection: EndpointConnection) -> MachineIdentity:
-        def request(path: str) -> EndpointResponse:
-            self._locator.get()
-            return self._send(connection, "GET", path, HEADERS, None, REQUEST_SECONDS)
+        return self._name_resolver.me(partial(self._request_path, connection))
 
-        return self._name_resolver.me(request)
+    def _request_path(self, connection: EndpointConnection, path: str) -> EndpointResponse:
+        self._locator.get()
+        return self._send(connection, "GET", path, HEADERS, None, REQUEST_SECONDS)
 
     def _pause_on(self, connection: EndpointConnection, seconds: float) -> None:
         if seconds <= 0:

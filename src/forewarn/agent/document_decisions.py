@@ -97,7 +97,7 @@ def apply_document(
         if event is None and (event := successors.pop(known)) is not None:
             del new[event.key]
             work = known._replace(first_id=known.first_id or known.event.id)
-            decision.news.append(EventNews(event, RENAMED, reason=known.event.id))
+            decision.news.append(EventNews(event, RENAMED, reason=known.event.key))
         kept = _continue_work(work, event, context, decision.news)
         if kept is not None:
             updated[known.id] = kept

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from forewarn.system.logs import JsonFormatter
+from forewarn.wire.document_reader import id_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,4 +63,6 @@ def read_history(folder: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(entry, dict):
                 entry.pop("logger", None)
-                yield entry
+                # Earlier agents wrote ids in upper case.
+                ids = {name: entry[name] for name in ("event_id", "old_id") if isinstance(entry.get(name), str)}
+                yield {**entry, **{name: id_key(value) for name, value in ids.items()}}

@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.protocol import NAME_PATH, OK
-from forewarn.errors import EndpointError
+from forewarn.agent.protocol import NAME_PATH, OK, error_in
+from forewarn.errors import EndpointError, EndpointUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +100,19 @@ REQUEST_SECONDS = 4.0
 RETRY_SECONDS = 30.0
 """After these tries, use the host name. It is only a guess, so request the name again after this time."""
 _MAX_NAME_LENGTH = 300
-_BAD_REQUEST, _THROTTLED, _SERVER_ERROR = 400, 429, 500
+_BAD_REQUEST, _GONE, _THROTTLED, _SERVER_ERROR = 400, 410, 429, 500
+
+
+def read_name(response: EndpointResponse) -> str:
+    """Return the name in a response; empty: the endpoint has no names. Raise an EndpointError if it failed."""
+    if _BAD_REQUEST <= response.status < _SERVER_ERROR and response.status not in (_GONE, _THROTTLED):
+        return ""
+    if response.status != OK:
+        raise error_in(response)
+    name = response.body.decode("utf-8", "replace").strip()
+    if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
+        raise EndpointUnreadable(problem="the name of the VM is empty, too long or not printable")
+    return name
 
 
 class NameResolver:
@@ -119,23 +131,14 @@ class NameResolver:
         if not self.is_known or real_seconds() >= self._retry_at:
             self._since = self._since or real_seconds()
             try:
-                response = request(NAME_PATH)
+                name = read_name(request(NAME_PATH))
             except EndpointError:
                 self._failed()
             else:
-                self._read(response)
+                self._retry_at, self.is_known = math.inf, True
+                if name:
+                    self.last = choose_identity(self._given, lambda: name, socket.gethostname())
         return self.last
-
-    def _read(self, response: EndpointResponse) -> None:
-        name = response.body.decode("utf-8", "replace").strip() if response.status == OK else ""
-        self._retry_at = math.inf
-        if name and len(name) <= _MAX_NAME_LENGTH and name.isprintable():
-            self.last = choose_identity(self._given, lambda: name, socket.gethostname())
-            self.is_known = True
-        elif _BAD_REQUEST <= response.status < _SERVER_ERROR and response.status not in (410, _THROTTLED):
-            self.is_known = True  # this endpoint does not provide names
-        else:
-            self._failed()
 
     def _failed(self) -> None:
         self._tries += 1

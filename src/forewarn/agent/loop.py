@@ -26,13 +26,14 @@ from forewarn.agent.document_decisions import (
     apply_document,
     assume_restarts,
 )
+from forewarn.agent.identity import GIVEN
 from forewarn.agent.machine import boot_id, uptime_seconds
 from forewarn.agent.peers.participation import Participation
 from forewarn.agent.runner import Runner, about, pause_after
 from forewarn.agent.state import CANCELLED, DiscardedState, StateFile, WorkStore
 from forewarn.agent.status import describe_ignored, describe_work, ready_reason
 from forewarn.core.durations import to_text, to_text_if_any
-from forewarn.errors import ForewarnError, PolicyNeedsRestart
+from forewarn.errors import EndpointError, ForewarnError, PolicyNeedsRestart
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from forewarn.agent.policy import Config
     from forewarn.agent.runner import HandlerOutcome
     from forewarn.agent.state import EventWork
-    from forewarn.errors import EndpointError
     from forewarn.wire.document_reader import ScheduledEvent
 
 _log = get_logger(__name__)
@@ -54,6 +54,9 @@ _log = get_logger(__name__)
 
 LONG_POLL_SECONDS = 20
 """Maximum duration of a long poll. A dead connection is noticed early enough for a Preempt."""
+
+
+_MAX_NAME_REQUESTS = 3
 
 
 class Poller:
@@ -74,6 +77,7 @@ class Poller:
         self._failing_since = 0.0
         self._last_response_at: float | None = None
         self._logged = ("", "")
+        self._name_requests_left = _MAX_NAME_REQUESTS
 
     def start(self) -> None:
         self._thread.start()
@@ -111,6 +115,7 @@ class Poller:
             if result.document is not None:
                 self._tracker.update(result.document, real_seconds())
                 self._deliver(self._tracker.events)
+                self._compare_name(result.document.events)
         return result.pause_seconds
 
     def _log_identity(self) -> None:
@@ -120,6 +125,26 @@ class Poller:
         if known != self._logged:
             self._logged = known
             _log.info("endpoint_connected", "The endpoint responds.", endpoint=known[0], vm=known[1] or "not known yet")
+
+    def _compare_name(self, events: tuple[ScheduledEvent, ...]) -> None:
+        """Compare a given VM name with the endpoint's, and log a warning once. Events need not wait for this."""
+        _, me = self._client.known
+        if me is None or me.origin != GIVEN or not self._name_requests_left:
+            return
+        self._name_requests_left -= 1
+        try:
+            name = self._client.request_name()
+        except EndpointError:
+            return
+        self._name_requests_left = 0
+        if name and not any(me.listed_as(names) for names in [(name,), *(event.resources for event in events)]):
+            _log.warning(
+                "vm_name_unknown",
+                "The endpoint has another name for this VM. The agent acts only on events that list the configured "
+                "name. Correct the name, or remove it: the agent then uses the endpoint's name.",
+                vm=me.name,
+                endpoint_vm=name,
+            )
 
     def status(self) -> dict[str, Any]:
         """Return the state of polling for the status."""

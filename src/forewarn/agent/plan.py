@@ -250,7 +250,7 @@ def plan_lines(found: AgentPlan) -> list[str]:
     event = found.event
     unknown = "has started" if has_started(event) else "its NotBefore is unknown"
     starts = unknown if event.not_before is None else f"starts at {_format_time(event.not_before, found.now)} or later"
-    lines = [f"{event.type} {event.id}, {listed(event.resources, 'and')}: {event.status}, {starts}"]
+    lines = [f"{event.type} {event.key}, {listed(event.resources, 'and')}: {event.status}, {starts}"]
     if found.rule is None:
         return [*lines, "  ignored:", *(f"    {reason}" for reason in found.reasons)]
     lines.append(f"  rule: {found.rule.name}")
@@ -274,7 +274,7 @@ def plan_json(found: AgentPlan) -> dict[str, Any]:
     """Return the plan as JSON."""
     approval = found.approval
     return {
-        "event": found.event.id,
+        "event": found.event.key,
         "type": found.event.type,
         "status": found.event.status,
         "resources": list(found.event.resources),

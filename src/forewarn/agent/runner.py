@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 
 def about(event: ScheduledEvent) -> dict[str, Any]:
     """Return the fields that every log line about an event has."""
-    return {"event_id": event.id, "event_type": event.type}
+    return {"event_id": event.key, "event_type": event.type}
 
 
 # --- One run of a handler -------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def blocks_new_work(work: EventWork, now: datetime, short_freeze: timedelta) -> 
 def describe_event(event: ScheduledEvent) -> dict[str, Any]:
     """Return the event's own fields."""
     return {
-        "id": event.id,
+        "id": event.key,
         "type": event.type,
         "status": event.status,
         "resources": list(event.resources),
@@ -142,9 +142,9 @@ def ready_reason(works: list[EventWork], ignored: list[ScheduledEvent], now: dat
     """Return why the machine should get no new work; empty: it can."""
     for work in works:
         if blocks_new_work(work, now, config.short_freeze):
-            return f"{work.event.type} {work.event.id}: {phase_of(work)}"
+            return f"{work.event.type} {work.event.key}: {phase_of(work)}"
     for event in ignored:
         # Without rules, any event counts. With rules, only a started event that is not a short Freeze does.
         if not config.rules or (has_started(event) and not is_short_freeze(event, config.short_freeze)):
-            return f"{event.type} {event.id}: {event.status.lower()}"
+            return f"{event.type} {event.key}: {event.status.lower()}"
     return ""

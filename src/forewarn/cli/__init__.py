@@ -14,7 +14,7 @@ import click
 from forewarn import __version__
 from forewarn.cli.variables import warn_of_mistyped_variables
 from forewarn.errors import ForewarnError, exit_code, nearest
-from forewarn.system.printable import printable, printable_output
+from forewarn.system.printable import printable, printable_error, printable_output
 from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ SECTIONS = {
         "vm": "List VMs. Restart, move, reimage, evict or delete them.",
         "event": "List, approve, postpone, cancel and explain events.",
         "clock": "Show the service's clock, or advance it.",
+        "portal": "Open the portal in a browser, signed in with your token.",
         "scenario": "Run a sequence of events, and check each step.",
         "fault": "Make the metadata endpoint fail on purpose.",
     },
@@ -37,10 +38,12 @@ SECTIONS = {
         "operation": "List operations. Cancel them, or mark them done or failed.",
         "history": "Show what happened, when, and who did it.",
         "service": "List the services that run on this machine.",
+        "node": "List the nodes of the service, and let another node lead.",
         "webhook": "Send history to other systems.",
         "token": "Create, list and revoke access tokens.",
         "backup": "Write a backup of the database, also while the service runs.",
         "restore": "Replace the database with a backup.",
+        "database": "Move the data of a service between SQLite and PostgreSQL.",
         "install": "Write a systemd unit that runs the service.",
         "uninstall": "Remove the systemd unit. The data stays.",
     },
@@ -57,7 +60,9 @@ _LISTED_WITH = {
     "group": ("fleet", "Apply fleet files. Change the policies of groups."),
     "rollout": ("host", "Update, repair or fail hosts, one or in waves."),
     "service": ("token", "Manage tokens. List the services that run here."),
+    "node": ("token", "Manage tokens. List the services that run here."),
     "restore": ("backup", "Back up the database, or restore it."),
+    "database": ("backup", "Back up the database, or restore it."),
     "uninstall": ("install", "Write the systemd unit of the service, or remove it."),
     "completion": ("settings", "Show every setting. Complete commands in your shell."),
 }
@@ -146,14 +151,14 @@ def _run_safely(arguments: list[str] | None) -> Any:
         warn_of_mistyped_variables()
         return root.main(arguments, prog_name=PROGRAM)
     except ForewarnError as error:
-        _print_error(str(error))
+        _print_error(printable_error(error))
         sys.exit(exit_code(error))
     except OSError as error:
         if error.errno not in OUTPUT_ERRORS or error.filename is not None:
             raise
         discard(sys.stdout)
         if error.errno != errno.EPIPE:  # the reader has closed the pipe
-            _print_error(f"Cannot write: {error.strerror}")
+            _print_error(printable(f"Cannot write: {error.strerror}"))
         sys.exit(1)
     finally:
         try:
@@ -164,6 +169,6 @@ def _run_safely(arguments: list[str] | None) -> Any:
 
 def _print_error(text: str) -> None:
     try:
-        click.echo(f"forewarn: {printable(text)}", err=True)
+        click.echo(f"forewarn: {text}", err=True)
     except OSError:
         discard(sys.stderr)  # the exit code still reports the error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -10,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from forewarn.cli.output import print_json, service_option
-from forewarn.cli.selection import check_options, default_services, find_service
+from forewarn.cli.selection import default_services, find_service, select
 from forewarn.cli.settings import resolve_settings
 from forewarn.errors import BadOption
 from forewarn.system.user_folders import MEMORY
@@ -22,9 +21,8 @@ server_option = click.option("--server", hidden=True)
 
 def data_folder(data: str | None, server: str | None) -> str:
     """Return the data folder whose files the command reads. They must be on this machine."""
-    if server is None and data is None:
-        server = os.environ.get("FOREWARN_SERVER")
-    if server is not None:
+    server = select(None, data, server).server
+    if server:
         problem = "the command needs the files of the service. Run it on the machine of the service, with --data DIR."
         raise BadOption(name="--server", value=server, problem=problem)
     return _on_disk(str(resolve_settings(None, {"data": data})["data"].value))
@@ -32,11 +30,10 @@ def data_folder(data: str | None, server: str | None) -> str:
 
 def running_data_folder(service: str | None, data: str | None, server: str | None) -> str:
     """Return the data folder of the selected service, or of the only one that runs. Otherwise as `data_folder`."""
-    check_options(service, data, server)
-    service = service or (None if data or server else os.environ.get("FOREWARN_SERVICE"))
-    if service or not (data or server or os.environ.get("FOREWARN_SERVER") or not default_services()):
-        return _on_disk(find_service(service, None).data)
-    return data_folder(data, server)
+    selected = select(service, data, server)
+    if selected.service or (not (selected.data or selected.server) and default_services()):
+        return _on_disk(find_service(selected.service, None).data)
+    return data_folder(selected.data, selected.server)
 
 
 def _on_disk(folder: str) -> str:

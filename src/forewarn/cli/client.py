@@ -15,8 +15,16 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 
 from forewarn import __version__
-from forewarn.cli.selection import check_options, find_service, known_services
-from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceNotProven, ServiceUnreachable, UnreadableFile
+from forewarn.cli.selection import find_service, known_services, select
+from forewarn.errors import (
+    EXIT_CODES,
+    BadFile,
+    BadOption,
+    NoToken,
+    ServiceNotProven,
+    ServiceUnreachable,
+    UnreadableFile,
+)
 from forewarn.system.http_client import Origin, opened, origin_of
 from forewarn.system.printable import printable_values
 from forewarn.system.service_files import proof_of, registered
@@ -65,12 +73,8 @@ class ControlClient:
         `printable`: escape control characters in all strings of the responses.
         """
         self._printable = printable
-        check_options(service, data, server)
-        variables = {} if service or data else os.environ
-        self._data = data
-        self._server = server or variables.get("FOREWARN_SERVER")
-        self._service = service or (None if data or self._server else os.environ.get("FOREWARN_SERVICE"))
-        self._token_file = token_file or variables.get("FOREWARN_TOKEN_FILE")
+        self._service, self._data, self._server = select(service, data, server)
+        self._token_file = token_file or (None if service or data else os.environ.get("FOREWARN_TOKEN_FILE"))
         self._responded = False
         self._announced = False
 
@@ -101,6 +105,11 @@ class ControlClient:
         others = registered() if self._server else known_services()
         if any(each.control != address.url for each in others):
             click.echo(f"Service: {address.name}", err=True)
+
+    @property
+    def url(self) -> str:
+        """The URL of the service."""
+        return self._address.url
 
     @cached_property
     def _origin(self) -> Origin:
@@ -289,7 +298,8 @@ def _reported_error(url: str, status: int, body: bytes) -> Exception:
     """Return the error of a response with problem details."""
     try:
         details = json.loads(body)
-        return _FAMILIES[details["title"]].relayed(_name_option(details))
+        kind = BadFile if details.get("errors") else _FAMILIES[details["title"]]
+        return kind.relayed(_name_option(details))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         problem = f"HTTP {status}, not from a control API (its default port is 8170)"
         return ServiceUnreachable(url=url, problem=problem)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from forewarn.cli.client import ControlClient
 
 
+NEXT = "next"
+
+
 @click.group()
 def command() -> None:
     """Show the service's clock, or advance it.
@@ -51,6 +54,8 @@ def show(client: ControlClient, as_json: bool) -> None:
 def advance(by: str, seen_by: tuple[str, ...], timeout: str | None, client: ControlClient, as_json: bool) -> None:
     """Advance a virtual clock, and do everything that is due.
 
+    The DURATION can be `next`: the clock then moves to the time at which something is due.
+
     With --seen-by the clock stops at each deadline. It continues when the VM has received its document and polled
     again. Without --seen-by it does not wait for applications.
 
@@ -58,10 +63,11 @@ def advance(by: str, seen_by: tuple[str, ...], timeout: str | None, client: Cont
     Examples:
       forewarn clock advance 14m50s
       forewarn clock advance 15m --seen-by web-0
+      forewarn clock advance next
     """
     if not seen_by and timeout is not None:
         raise BadOption(name="--timeout", value=timeout, problem="it needs --seen-by VM.")
-    body: dict[str, Any] = {"by": by}
+    body: dict[str, Any] = {"to": by} if by == NEXT else {"by": by}
     if seen_by:
         body |= {"seen_by": list(seen_by), "timeout": timeout}
     # The service applies the timeout. The client does not know the number of steps.
@@ -91,6 +97,8 @@ def _print(clock: dict[str, Any], as_json: bool) -> None:
         return
     speed = "" if clock["speed"] == 1 else f", notices {clock['speed']:g} times shorter"
     click.echo(f"{format_time(from_text(clock['now']))} ({clock['clock']} clock{speed})")
+    if due := clock.get("next_due"):
+        click.echo(f"Next: {due['description']} {format_time(from_text(due['time']))}")
     if jump := clock.get("jump"):
         seen_at, system_time, until = (from_text(jump[name]) for name in ("seen_at", "system_time", "held_until"))
         click.echo(

@@ -47,7 +47,7 @@ def command() -> None:
 def check(file: str, as_json: bool) -> None:
     """Check a fleet file. No service is needed.
 
-    An error has the line and the key.
+    The error lists all mistakes of the file, each with its line and key.
 
     \b
     Example:

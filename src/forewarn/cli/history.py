@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,8 +10,12 @@ import click
 from forewarn.cli.client import MAX_PAGE_SIZE
 from forewarn.cli.output import names, print_json, print_table, service_command
 from forewarn.core.durations import format_time, from_text
+from forewarn.errors import ServiceUnreachable
+from forewarn.system.standard_streams import OUTPUT_ERRORS
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
     from forewarn.cli.client import ControlClient
 
 DEFAULT_SHOWN = 100
@@ -38,8 +43,11 @@ _FILTERS = ("vm", "group", "host", "type", "cause", "by", "kind", "since", "unti
     help=f"Show the newest N entries, at most {MAX_SHOWN}.  [default: {DEFAULT_SHOWN}]",
 )
 @click.option("--all", "everything", is_flag=True, help="Show all stored entries.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all matching entries as CSV, for a spreadsheet.")
 @service_command
-def command(client: ControlClient, as_json: bool, last: int | None, everything: bool, **filters: Any) -> None:
+def command(
+    client: ControlClient, as_json: bool, last: int | None, everything: bool, as_csv: bool, **filters: Any
+) -> None:
     """Show what happened, when, and who did it.
 
     The newest entry comes last.
@@ -49,15 +57,22 @@ def command(client: ControlClient, as_json: bool, last: int | None, everything: 
       forewarn history --last 20
       forewarn history --vm web-0 --during 2026-03
       forewarn history --cause host-update --kind approved --since 30d --all
+      forewarn history --since 30d --csv > history.csv
     """
-    if last is not None and everything:
-        raise click.UsageError("Use either --last N or --all.")
+    if last is not None and (everything or as_csv):
+        raise click.UsageError(f"Use either --last N or {'--csv' if as_csv else '--all'}.")
+    if as_json and as_csv:
+        raise click.UsageError("Use either --json or --csv.")
     query = [
         (name, value)
         for name in _FILTERS
         for value in (filters[name] if isinstance(filters[name], tuple) else (filters[name],))
         if value is not None
     ]
+    if as_csv:
+        with client.open("GET", ("history",), [*query, ("format", "csv")]) as response:
+            _copy(response, client)
+        return
     if everything:
         found = [entry for page in client.pages(("history",), query) for entry in page]
         more = False
@@ -71,6 +86,17 @@ def command(client: ControlClient, as_json: bool, last: int | None, everything: 
     print_table(("time (UTC)", "kind", "about", "type", "by", "reason"), map(row_of, found), "No entries.")
     if more and last is None:
         click.echo(f"Only the newest {len(found)} entries are shown. Use --last N or --all to see more.", err=True)
+
+
+def _copy(response: HTTPResponse, client: ControlClient) -> None:
+    """Print a text while it is received."""
+    try:
+        for line in response:
+            click.echo(line.decode(), nl=False)
+    except (OSError, HTTPException) as error:
+        if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS:
+            raise
+        raise ServiceUnreachable(url=client.url, problem="the response was incomplete") from error
 
 
 def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str, str]:

@@ -21,19 +21,13 @@ from forewarn.settings import SECTIONS, Setting, resolve
 from forewarn.system.files import write_atomically
 from forewarn.system.service_files import REGISTRY_VARIABLE, SYSTEM_REGISTRY, TOKEN_FILE
 from forewarn.system.systemd_unit import (
-    INSTALL,
-    RELOAD,
-    SANDBOX,
     STATE_PARENT,
     UNIT_FOLDER,
-    USER_SANDBOX,
-    command_line,
-    escaped,
+    existing_folder,
     find_user,
     make_folder,
     own_program,
-    protect_home,
-    quoted,
+    render_unit,
     start_hint,
     write_unit,
 )
@@ -109,14 +103,13 @@ PrivateTmp=yes
 """
 
 
-def render_unit(unit: ServiceUnit) -> str:
+def service_unit(unit: ServiceUnit) -> str:
     """Return the content of the unit file, with comments that give the reason for each setting."""
-    start = f"[Service]\nExecStart={command_line(unit.command)}\n{RELOAD}User={escaped(unit.user)}\n"
     state = _STATE
     if unit.data not in (DATA_FOLDER, MEMORY):
-        state = f"# The database and the admin token. The folder must exist.\nReadWritePaths={quoted(unit.data)}\n"
-    limits = SANDBOX + USER_SANDBOX + protect_home((unit.data, *unit.files, *unit.command))
-    return "\n".join([_UNIT, start + state + _FOLDERS + _SERVICE + limits, INSTALL])
+        state = f"# The database and the admin token. The folder must exist.\n{existing_folder(unit.data)}"
+    settings = state + _FOLDERS + _SERVICE
+    return render_unit(_UNIT, unit.command, unit.user, settings, paths=(unit.data, *unit.files))
 
 
 # --- The config file ------------------------------------------------------------------------------
@@ -182,7 +175,7 @@ def command(config: str, user: str, unit_dir: str, prints: bool, force: bool) ->
     """
     file = Path(config).absolute()
     unit = _unit_for(file, user)
-    text = render_unit(unit)
+    text = service_unit(unit)
     if prints:
         click.echo(text, nl=False)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.errors import BadOption, NoService, NotPermitted, SeveralServices, UnknownService, nearest
 from forewarn.system import service_files
@@ -16,16 +16,27 @@ if TYPE_CHECKING:
     from forewarn.system.service_files import ServiceFile
 
 
-def check_options(service: str | None, data: str | None, server: str | None) -> None:
-    """Reject options, or variables, that select a service in two ways."""
+class Selection(NamedTuple):
+    """What selects a service: its name, its data folder, or the URL of a remote service. At most one is given."""
+
+    service: str | None
+    data: str | None
+    server: str | None
+
+
+def select(service: str | None, data: str | None, server: str | None) -> Selection:
+    """Return what the options select; without these options, what the variables select."""
     options = {"--service": service, "--data": data, "--server": server}
     variables = {name: os.environ.get(name) for name in ("FOREWARN_SERVICE", "FOREWARN_SERVER")}
-    for given in (options, {} if any(options.values()) else variables):
-        (first, value), *others = [*((name, text) for name, text in given.items() if text), ("", "")]
-        if len(others) > 1:
-            name, text = others[0]
-            problem = f"it cannot be combined with {name} {text}. Use one of them."
-            raise BadOption(name=first, value=value, problem=problem)
+    given = options if any(options.values()) else variables
+    (first, value), *others = [*((name, text) for name, text in given.items() if text), ("", "")]
+    if len(others) > 1:
+        name, text = others[0]
+        problem = f"it cannot be combined with {name} {text}. Use one of them."
+        raise BadOption(name=first, value=value, problem=problem)
+    if given is options:
+        return Selection(service, data, server)
+    return Selection(variables["FOREWARN_SERVICE"], None, variables["FOREWARN_SERVER"])
 
 
 def known_services() -> list[ServiceFile]:

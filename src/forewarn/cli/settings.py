@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.completion import complete_by_metavar
 from forewarn.cli.output import print_json, print_table
-from forewarn.settings import SECTIONS, SETTINGS, Value, resolve
+from forewarn.settings import SECTIONS, SETTINGS, Value, resolve, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +67,7 @@ def command(as_json: bool, config: str | None, **options: str | None) -> None:
       FOREWARN_SPEED=60 forewarn settings
     """
     values = resolve_settings(config, options)
+    values["database"] = values["database"]._replace(value=without_password(values["database"].value))
     if as_json:
         print_json({name: {"value": str(value), "from": value.origin} for name, value in values.items()})
         return

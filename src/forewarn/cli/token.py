@@ -88,15 +88,16 @@ def _role(token: dict[str, Any]) -> str:
 
 
 @command.command("list")
+@click.option("--sessions", is_flag=True, help="Also list the sessions of the portal. Revoke one by its name.")
 @service_command
-def list_tokens(client: ControlClient, as_json: bool) -> None:
+def list_tokens(sessions: bool, client: ControlClient, as_json: bool) -> None:
     """List tokens, without their secrets.
 
     \b
     Example:
       forewarn token list
     """
-    response = client.all("tokens")
+    response = client.all("tokens", **({"sessions": "true"} if sessions else {}))
     if as_json:
         print_json(response)
         return

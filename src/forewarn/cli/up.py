@@ -23,6 +23,7 @@ from forewarn import __version__
 from forewarn.assembly import Assembly
 from forewarn.cli.fleet import difference_lines, full_path, read_fleet_file
 from forewarn.cli.output import names
+from forewarn.cli.portal import portal_url
 from forewarn.cli.published_files import PublishedFiles
 from forewarn.cli.selection import default_services
 from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_options
@@ -31,7 +32,7 @@ from forewarn.control.fleet import apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.errors import StoreFailed
-from forewarn.settings import default_name
+from forewarn.settings import default_name, without_password
 from forewarn.system.logs import LOG_LEVELS, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
 from forewarn.system.standard_streams import discard, has_terminal
@@ -58,12 +59,14 @@ def command(config: str | None, **options: str | None) -> None:
       forewarn up --fleet fleet.toml --speed 60
       forewarn up --data :memory: --clock virtual
     """
-    values = {name: value.value for name, value in resolve_settings(config, options).items()}
+    settings = resolve_settings(config, options)
+    values = {name: value.value for name, value in settings.items()}
     configure_logging(values["log_format"], level=LOG_LEVELS[values["log_level"]])
     # uvicorn logs a warning for each request that is not HTTP. A client could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each lost connection
     _raise_file_limit()
-    uvloop.run(serve(values))
+    uvloop.run(serve(values, {name: value.origin for name, value in settings.items()}))
 
 
 def _raise_file_limit() -> None:
@@ -72,7 +75,7 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
-async def serve(values: dict[str, Any]) -> None:
+async def serve(values: dict[str, Any], origins: dict[str, str]) -> None:
     """Run until SIGINT or SIGTERM, or until the terminal is closed."""
     loop = asyncio.get_running_loop()
     stopped, reload_requested = asyncio.Event(), asyncio.Event()
@@ -87,7 +90,7 @@ async def serve(values: dict[str, Any]) -> None:
     systemd = SystemdNotifier()
     for name in NOTIFY_VARIABLES:  # programs of the fabric must not notify systemd
         os.environ.pop(name, None)
-    service = ForegroundService(values)
+    service = ForegroundService(values, origins)
     # Exclude long-lived objects from garbage collection, and collect seldom: almost all other objects are freed by
     # their reference count.
     gc.freeze()
@@ -101,7 +104,7 @@ async def serve(values: dict[str, Any]) -> None:
     ]
     try:
         systemd.ready()
-        _write_output(service.greeting())
+        _write_output(await service.greeting())
         await stopped.wait()
     finally:
         systemd.stopping()
@@ -138,10 +141,12 @@ def _write_output(text: str) -> None:
 class ForegroundService:
     """The running service, and the files that tell the command line where it is."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], origins: dict[str, str]) -> None:
         self._values = values
-        self._all = Assembly(values)
+        self._all = Assembly(values, origins)
         self._engine = self._all.engine
+        self._token = ""
+        """The admin token of the token file."""
         self._applied: list[str] = []
         """What the fleet file has changed, for the first output."""
         self._files = PublishedFiles(self._service_file(), is_name_fixed=bool(values["name"]))
@@ -170,12 +175,18 @@ class ForegroundService:
     async def start(self) -> None:
         try:
             self._files.register()
-            await self._all.start(self._prepare_fleet, self._files.read_token(), self._files.save_token)
+            self._all.facts.name = self._files.file.name  # it may have got a number
+            self._token = self._files.read_token()
+            await self._all.start(self._prepare_fleet, self._token, self._save_token)
         except BaseException:
             self._files.remove()
             raise
         self._files.write_missing()
         self._keeper = asyncio.create_task(self._files.keep())
+
+    def _save_token(self, token: str) -> None:
+        self._token = token
+        self._files.save_token(token)
 
     async def stop(self) -> None:
         if self._keeper is not None:
@@ -187,7 +198,9 @@ class ForegroundService:
 
     async def _prepare_fleet(self) -> None:
         source: str = self._values["fleet"]
-        if source:
+        # With several nodes, the fleet is in the database. A file is only applied if there is no fleet yet.
+        has_fleet = self._all.node is not None and (bool(self._engine.fleet.vms) or not self._engine.leads)
+        if source and not has_fleet:
             text = read_fleet_file(source)
             if not is_last_applied(self._engine, text):
                 try:
@@ -205,7 +218,7 @@ class ForegroundService:
                 else:
                     self._applied = [f"Applied {source}:", *difference_lines(msgspec.structs.asdict(change)), ""]
                     return
-        elif not self._engine.fleet.vms:
+        elif not self._engine.fleet.vms and not has_fleet:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
@@ -237,10 +250,12 @@ class ForegroundService:
         """Return one line for `systemctl status`."""
         return f"{len(self._engine.fleet.vms)} VMs; control API at {self._all.control_url}"
 
-    def greeting(self) -> str:
+    async def greeting(self) -> str:
         """Return the first output: what the fleet file has changed, the addresses, and commands to try."""
         metadata = f"{self._all.metadata_url}/metadata/scheduledevents"
-        first = greeting(self._values, self._files.file, self._engine.fleet, metadata)
+        # The journal of systemd keeps the output, and other users may read it.
+        path = await self._all.portal_path("" if JOURNAL_VARIABLE in os.environ else self._token)
+        first = greeting(self._values, self._files.file, self._engine.fleet, metadata, path)
         return "\n".join([*self._applied, first])
 
 
@@ -252,17 +267,25 @@ def _this_machine() -> Fleet:
 # --- The first output -----------------------------------------------------------------------------
 
 
-def greeting(values: dict[str, Any], service: ServiceFile, fleet: Fleet, metadata: str) -> str:
+JOURNAL_VARIABLE = "JOURNAL_STREAM"
+"""systemd sets it if the output goes to the journal."""
+
+
+def greeting(values: dict[str, Any], service: ServiceFile, fleet: Fleet, metadata: str, portal_path: str) -> str:
     """Return the first output of a service with these settings and addresses."""
     name = _example_vm(fleet)
     poll_url = _poll_url(fleet, name, metadata)
     cli, selection = _command_line(), _selection(service)
+    portal = f"{cli} portal{selection}"
     lines = [
         f"Forewarn {__version__} is running with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
         f"  name      {service.name}",
         f"  metadata  {metadata}",
         f"  control   {service.control}",
+        f"  portal    {portal_url(service.control, portal_path)}",
+        f"            ({f'valid once, for a minute; later: {portal}' if '#' in portal_path else f'sign in: {portal}'})",
         f"  data      {values['data']}",
+        *([f"  database  {without_password(values['database'])}"] if values["database"] else []),
         *([f"  fabric    {values['fabric']}"] if values["fabric"] != "simulated" else []),
         "",
         "Try in another terminal:",

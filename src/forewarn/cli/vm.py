@@ -59,7 +59,7 @@ def list_vms(
             (
                 vm["name"],
                 vm["group"] if vm["group"] != vm["name"] else "",
-                vm["host"],
+                vm["host"] or "",
                 f"{vm['update_domain']}/{vm['fault_domain']}",
                 vm["listen"] or vm["address"] or "",
                 vm["state"],
@@ -80,6 +80,11 @@ def _yes_or_no(value: bool) -> str:
 
 def _last_seen(vm: dict[str, Any], now: str) -> str:
     return format_relative_time(from_text(vm["last_seen_at"]), from_text(now)) if vm["last_seen_at"] else "never"
+
+
+def _polls(polls: dict[str, Any]) -> str:
+    interval = polls["interval_seconds"]
+    return f"{polls['count']} since the service started" + (f", every {interval:.3g} seconds" if interval else "")
 
 
 @command.command()
@@ -103,7 +108,7 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
             "group": f"{vm['group']} ({vm['kind']})",
             "scope": vm["scope"] if vm["scope"] != vm["group"] else None,
             "state": vm["state"],
-            "host": vm["host"]
+            "host": (vm["host"] or "")
             + (f" (moved; the fleet file has {vm['configured_host']})" if vm["configured_host"] else ""),
             "update domain": str(vm["update_domain"]),
             "fault domain": str(vm["fault_domain"]),
@@ -123,6 +128,7 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
             "auto approve": ", ".join(vm["auto_approve"]),
             "events enabled": _yes_or_no(vm["events_enabled"]),
             "last seen": when(vm["last_seen_at"], now) or "never",
+            "own polls": _polls(vm["polls"]),
             "incarnation": str(vm["incarnation"]),
             "events": ", ".join(vm["events"]) or "none",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +19,38 @@ from forewarn.control import (
     health,
     history,
     hosts,
+    nodes,
     operations,
+    overview,
     proof,
     rollouts,
     scenarios,
+    sessions,
+    settings,
     tokens,
     vms,
     webhooks,
 )
-from forewarn.control.auth import Authenticator, HostNames, WrongTokens
+from forewarn.control.auth import Authenticator, HostNames, KnownTokens, WrongTokens
+from forewarn.control.leader_requests import LeaderRequests
+from forewarn.control.live_topics import METRICS, LiveStates
 from forewarn.control.metrics import count, gauge
 from forewarn.control.openapi import describe
 from forewarn.control.problems import HANDLERS
+from forewarn.control.recent_metrics import RecentMetrics, Totals
 from forewarn.control.request_log import RequestLog
 from forewarn.control.routing import Route, starlette_routes
+from forewarn.control.security_headers import SecurityHeaders
+from forewarn.control.session_cookie import SessionCookie
+from forewarn.control.sessions import ServiceFacts
 from forewarn.delivery.feed import Feed
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from starlette.requests import Request
+    from starlette.routing import Route as StarletteRoute
     from starlette.types import ASGIApp
 
     from forewarn.control.metrics import Metrics
@@ -45,7 +59,10 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
     from forewarn.metadata.server import MetadataServer
+    from forewarn.nodes.forwarding import NodeForwarder
+    from forewarn.nodes.node import Node
     from forewarn.scenarios.runs import ScenarioRuns
+    from forewarn.settings import Value
     from forewarn.wire.metrics_text import Metric
 
 
@@ -64,8 +81,14 @@ class Control:
         preview_versions: bool,
         proof_key: str,
         feed_limits: FeedLimits | None = None,
+        service_facts: ServiceFacts | None = None,
+        settings: Mapping[str, Value] | None = None,
+        cookie: SessionCookie | None = None,
+        session_lifetime: timedelta = timedelta(hours=12),
+        node: Node | None = None,
     ) -> None:
         self._engine = engine
+        self._node = node
         self._webhooks = webhooks
         self._faults = faults
         self._scenario_runs = scenario_runs
@@ -74,11 +97,26 @@ class Control:
         self._proof_key = proof_key
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine, feed_limits)
+        self._connections: Callable[[], int] = lambda: 0
+        self.recent_metrics = RecentMetrics(self._totals, lambda: self.feed.topics.changed(METRICS))
+        self.live_states = LiveStates(engine, self.feed.topics, webhooks, self.recent_metrics)
         self.wrong_tokens = WrongTokens()
+        self.tokens = KnownTokens(engine)
+        self.cookie = cookie or SessionCookie()
+        self._session_lifetime = session_lifetime
+        self._settings = settings or {}
+        self._facts = service_facts or ServiceFacts("forewarn", "simulated", False, self._versions)
         metrics.add(self._own_metrics)
+
+    def start(self, connections: Callable[[], int]) -> None:
+        """Start to take samples of metrics, and to publish live topics. `connections` returns the open connections."""
+        self._connections = connections
+        self.live_states.start(self._scenario_runs)
+        self.recent_metrics.start()
 
     def stop(self) -> None:
         """End the feeds and the delayed responses."""
+        self.recent_metrics.stop()
         self.feed.stop()
         self.wrong_tokens.stop()
 
@@ -89,15 +127,30 @@ class Control:
             count("forewarn_wrong_tokens_total", "Requests to the control API with a wrong token.", [], wrong),
         ]
 
+    def _totals(self) -> Totals:
+        engine, commits = self._engine, self._engine.measurements.commits
+        known = engine.draft().webhooks().values()
+        return Totals(
+            polls=sum(self._metadata.counters.polls().values()),
+            approvals=self._metrics.approvals,
+            commits=sum(commits.counts),
+            commit_seconds=commits.sum,
+            active_events=engine.event_count,
+            feed_readers=len(self.feed.readers),
+            connections=self._connections(),
+            webhook_backlog=sum(self._webhooks.stats(webhook).pending for webhook in known),
+        )
+
     @cached_property
     def routes(self) -> list[Route]:
         """All routes, in the order of the OpenAPI description."""
         return [
-            *health.HealthControl(self._engine, self._metrics).routes(),
+            *health.HealthControl(self._engine, self._metrics, self._node).routes(),
             *proof.ProofControl(self._proof_key).routes(),
             Route("GET", "/v1/openapi.json", self.openapi, "Return this description.", {"type": "object"}, tenant=True),
             *fleet.FleetControl(self._engine, self._metadata).routes(),
-            *vms.VMControl(self._engine, self._versions).routes(),
+            *overview.OverviewControl(self._engine).routes(),
+            *vms.VMControl(self._engine, self._metadata, self._versions).routes(),
             *clock.ClockControl(self._engine, self._metadata).routes(),
             *operations.OperationControl(self._engine).routes(),
             *events.EventControl(self._engine).routes(),
@@ -105,9 +158,15 @@ class Control:
             *groups.GroupControl(self._engine).routes(),
             *rollouts.RolloutControl(self._engine).routes(),
             *tokens.TokenControl(self._engine).routes(),
+            *sessions.SessionControl(
+                self._engine, self.tokens, self.wrong_tokens, self.cookie, self._session_lifetime, self._facts
+            ).routes(),
+            *settings.SettingControl(self._settings).routes(),
+            *nodes.NodeControl(self._engine, self._node).routes(),
             *webhooks.WebhookControl(self._engine, self._webhooks).routes(),
             *faults.FaultControl(self._engine, self._faults).routes(),
             *scenarios.ScenarioControl(self._scenario_runs).routes(),
+            *self.recent_metrics.routes(),
             *history.HistoryControl(self._engine).routes(),
             *feed.FeedControl(self._engine, self.feed).routes(),
         ]
@@ -121,10 +180,20 @@ class Control:
 
 
 def control_app(
-    engine: Engine, control: Control, host_names: HostNames | None = None, *, has_access_log: bool = False
+    control: Control,
+    host_names: HostNames | None = None,
+    public_routes: Sequence[StarletteRoute] = (),
+    *,
+    has_access_log: bool = False,
+    forwarder: NodeForwarder | None = None,
 ) -> ASGIApp:
-    """Return the ASGI application: log, authentication, then the routes. Errors are problem details (RFC 9457)."""
-    app = Starlette(routes=starlette_routes(control.routes), exception_handlers=HANDLERS)
-    app.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
-    authenticated = Authenticator(engine, app, control.wrong_tokens, host_names)
-    return RequestLog(authenticated, has_access_log=has_access_log)
+    """Return the ASGI application: log, authentication, then the routes. Errors are problem details (RFC 9457).
+
+    `public_routes` are routes outside of the API, for everyone. With a forwarder, a node that follows sends changes to
+    the leader.
+    """
+    routed = Starlette(routes=[*starlette_routes(control.routes), *public_routes], exception_handlers=HANDLERS)
+    routed.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
+    app: ASGIApp = routed if forwarder is None else LeaderRequests(routed, forwarder)
+    authenticated = Authenticator(control.tokens, control.cookie, app, control.wrong_tokens, host_names, public_routes)
+    return RequestLog(SecurityHeaders(authenticated), has_access_log=has_access_log)

@@ -1,6 +1,6 @@
 """Access to the control API: the Host header, tokens, and the first admin token.
 
-Only the health routes and the proof work without a token.
+Only the health routes, the proof, signing in and the files of the portal work without a token.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ import asyncio
 import secrets
 import socket
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from forewarn.clock import real_seconds
+from starlette.routing import Match
+
+from forewarn.clock import real_seconds, system_time
 from forewarn.control.problems import problem, unauthorized
-from forewarn.core.access import Role, Token, create_token, revocation
+from forewarn.control.session_cookie import check_origin
+from forewarn.core.access import Purpose, Role, Token, api_tokens, create_token, revocation
 from forewarn.core.durations import format_time
 from forewarn.core.history import ENGINE
 from forewarn.errors import (
     BadToken,
+    ForeignOrigin,
     NotPermitted,
+    SessionEnded,
     StoreFailed,
     TokenExpired,
     TokenRevoked,
@@ -29,11 +34,13 @@ from forewarn.system.addresses import is_ipv4, is_ipv6
 from forewarn.system.logs import OncePerMinute, get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from forewarn.control.session_cookie import SessionCookie
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Changes, Draft
     from forewarn.engine.engine import Engine
@@ -42,6 +49,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/v1/proof"))
+SIGN_IN = ("POST", "/v1/session")
+"""The request that creates a session. It has the token in its body."""
 ANY_HOST_PATHS = frozenset(("/healthz", "/readyz"))
 """Probes can use any name: these paths reveal nothing but the state and the version."""
 
@@ -138,19 +147,78 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class KnownTokens:
+    """Finds tokens and sessions by their secret."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._by_hash: dict[tuple[Purpose, str], Token] | None = None
+        engine.subscribe_to_commits(self._on_commit)
+
+    def find(self, secret: str) -> Token:
+        """Return the token with this secret. Raises BadToken; only who has the token learns what happened to it."""
+        hash_ = hash_of(secret)
+        token = self._tokens().get((Purpose.API, hash_))
+        if token is None:
+            revoked = revocation(self._engine.facts, hash_)
+            raise UnknownToken if revoked is None else TokenRevoked(time=format_time(revoked[0]), name=revoked[1])
+        if token.expires_at is not None and not token.valid_at(self._engine.clock.now()):
+            raise TokenExpired(time=format_time(token.expires_at), name=token.name)
+        return token
+
+    def find_session(self, secret: str) -> Token:
+        """Return the session with this secret. It expires in real time, and ends with its token. Raises BadToken."""
+        session = self._tokens().get((Purpose.SESSION, hash_of(secret)))
+        parent = self._engine.draft().token(session.parent) if session is not None else None
+        if session is None or parent is None or not session.valid_at(system_time()):
+            raise SessionEnded
+        if parent.expires_at is not None and not parent.valid_at(self._engine.clock.now()):
+            raise TokenExpired(time=format_time(parent.expires_at), name=parent.name)
+        return session
+
+    def _tokens(self) -> dict[tuple[Purpose, str], Token]:
+        if self._by_hash is None:
+            self._by_hash = {(token.purpose, token.hash): token for token in self._engine.draft().all_tokens()}
+        return self._by_hash
+
+    def _on_commit(self, changes: Changes) -> None:
+        if changes.tokens:
+            self._by_hash = None
+
+
+class ApiUser(NamedTuple):
+    """Who sent a request."""
+
+    token: Token
+    """The token. For a session: the session with the name of its token, which history records."""
+    session: str = ""
+    """The name of the session, if the request has one."""
+
+    @classmethod
+    def of(cls, found: Token) -> Self:
+        """Return the user of a token or a session."""
+        return cls(found._replace(name=found.parent), found.name) if found.purpose is Purpose.SESSION else cls(found)
+
+
 class Authenticator:
-    """Rejects requests without a valid token, and stores the token in the request's state."""
+    """Rejects requests without a valid token or session, and stores the token in the request's state."""
 
     def __init__(
-        self, engine: Engine, app: ASGIApp, wrong_tokens: WrongTokens, host_names: HostNames | None = None
+        self,
+        tokens: KnownTokens,
+        cookie: SessionCookie,
+        app: ASGIApp,
+        wrong_tokens: WrongTokens,
+        host_names: HostNames | None = None,
+        public_routes: Sequence[Route] = (),
     ) -> None:
-        """Without `host_names`, requests for every host are accepted."""
-        self._engine = engine
+        """Without `host_names`, requests for every host are accepted. `public_routes` need no token."""
+        self._tokens = tokens
+        self._cookie = cookie
         self._app = app
         self._wrong_tokens = wrong_tokens
         self._host_names = host_names
-        self._by_hash: dict[str, Token] | None = None
-        engine.subscribe_to_commits(self._on_commit)
+        self._public_routes = public_routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._host_names is not None and scope["path"] not in ANY_HOST_PATHS:
@@ -158,46 +226,55 @@ class Authenticator:
             if host is not None:
                 await problem(UnknownHostName(host=host), status=421)(scope, receive, send)
                 return
-        if scope["path"] in OPEN_PATHS:
+        if self._is_open(scope):
             await self._app(scope, receive, send)
             return
-        token = self._token(scope)
-        if isinstance(token, BadToken):
-            if _secret(scope):
+        try:
+            found = self._caller(scope)
+        except BadToken as error:
+            if type(error) is not BadToken:  # it has a token, and a wrong one
                 await self._wrong_tokens.slow_down(scope, receive)
-            await unauthorized(token)(scope, receive, send)
+            await unauthorized(error)(scope, receive, send)
             return
+        except ForeignOrigin as error:
+            await problem(error)(scope, receive, send)
+            return
+
+        def is_authorized() -> bool:
+            try:
+                return self._caller(scope) == found
+            except BadToken:
+                return False
 
         async def receive_and_check() -> Message:
             """Check the token again when the body is complete: it may have been revoked in the meantime."""
             message = await receive()
-            is_complete = message["type"] == "http.request" and not message.get("more_body")
-            if is_complete and (current := self._token(scope)) != token:
-                raise current if isinstance(current, BadToken) else BadToken
+            if message["type"] == "http.request" and not message.get("more_body") and self._caller(scope) != found:
+                raise BadToken
             return message
 
-        scope.setdefault("state", {})["token"] = token
+        state = scope.setdefault("state", {})
+        state["token"], state["session"], state["is_authorized"] = found.token, found.session, is_authorized
         await self._app(scope, receive_and_check, send)
 
-    def _token(self, scope: Scope) -> Token | BadToken:
-        """Return the token of a request, or why there is none. Only who has the token learns what happened to it."""
-        secret = _secret(scope)
-        if not secret:
-            return BadToken()
-        if self._by_hash is None:
-            self._by_hash = {token.hash: token for token in self._engine.draft().all_tokens()}
-        hash_ = hash_of(secret.decode("latin-1"))
-        token = self._by_hash.get(hash_)
-        if token is None:
-            revoked = revocation(self._engine.facts, hash_)
-            return UnknownToken() if revoked is None else TokenRevoked(time=format_time(revoked[0]), name=revoked[1])
-        if token.expires_at is not None and not token.valid_at(self._engine.clock.now()):
-            return TokenExpired(time=format_time(token.expires_at), name=token.name)
-        return token
+    def _is_open(self, scope: Scope) -> bool:
+        """Return whether a request needs no token."""
+        if scope["path"] in OPEN_PATHS or (scope["method"], scope["path"]) == SIGN_IN:
+            return True
+        is_public = any(route.matches(scope)[0] is not Match.NONE for route in self._public_routes)
+        scope["state"]["public"] = is_public
+        return is_public
 
-    def _on_commit(self, changes: Changes) -> None:
-        if changes.tokens:
-            self._by_hash = None
+    def _caller(self, scope: Scope) -> ApiUser:
+        """Return who sent a request: by its bearer token, or by the cookie of a session. Raises BadToken."""
+        secret = _secret(scope)
+        cookie = self._cookie.read(scope) if not secret else None
+        if cookie is None:
+            if not secret:
+                raise BadToken
+            return ApiUser.of(self._tokens.find(secret.decode("latin-1")))
+        check_origin(scope, cookie.scheme)
+        return ApiUser.of(self._tokens.find_session(cookie.secret))
 
 
 def _secret(scope: Scope) -> bytes:
@@ -219,7 +296,7 @@ async def ensure_admin_token(engine: Engine, stored: str, store: Callable[[str],
     Nothing happens if it was revoked and another admin token exists. A user who can write the file owns the service, so
     a lost token may be replaced.
     """
-    known = {token.name: token for token in engine.draft().all_tokens()}
+    known = {token.name: token for token in api_tokens(engine.draft())}
     if any(token.hash == hash_of(stored) for token in known.values()):
         return
     first = known.get(FIRST_ADMIN)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 """Real time that a VM has to poll after each step of the clock."""
+NEXT = "next"
 MAX_TIMEOUT = timedelta(hours=1)
 
 
@@ -35,6 +36,15 @@ class ClockJumpShape(Shape):
     held_until: Time
 
 
+class NextDueShape(Shape):
+    """What happens next because of the time."""
+
+    time: Time
+    kind: Annotated[str, choice("operation", "rollout", "fabric")]
+    id: Annotated[str | None, help_text("The id of the operation or the rollout.")]
+    description: str
+
+
 class ClockShape(Shape):
     """The time of the service."""
 
@@ -42,12 +52,20 @@ class ClockShape(Shape):
     clock: Annotated[str, choice("system", "virtual")]
     speed: float
     jump: Annotated[ClockJumpShape | None, help_text("The jump of the system clock that is not accepted yet.")] = None
+    next_due: Annotated[
+        NextDueShape | None,
+        help_text("With a virtual clock: what is due next. Null if nothing is, and for tenants."),
+    ] = None
 
 
 class ClockAdvance(Body, kw_only=True):
     """How to move a virtual clock."""
 
-    by: Annotated[Duration, help_text("Duration by which to move the clock.")]
+    by: Annotated[Duration | None, help_text("Duration by which to move the clock. Give this or to.")] = None
+    to: Annotated[
+        Annotated[str, choice(NEXT)] | None,
+        help_text("Where to move the clock: to the time at which something is due next. Give this or by."),
+    ] = None
     seen_by: Annotated[
         list[str] | None,
         help_text("VMs that poll on their own. After each step, the clock waits until they have polled."),
@@ -87,18 +105,19 @@ class ClockControl:
             ),
         ]
 
-    async def clock(self, _: Request) -> Response:
-        return json_response(self._clock())
+    async def clock(self, request: Request) -> Response:
+        return json_response(clock_shape(self._engine, tenant=bool(caller(request).group)))
 
     async def advance(self, request: Request) -> Response:
         body = await read_body(request, ClockAdvance)
-        distance, timeout, vms = (
-            read_duration(body.by, "/by"),
-            read_duration(body.timeout, "/timeout"),
-            tuple(body.seen_by or ()),
-        )
+        if bool(body.by) == bool(body.to):
+            raise BadRequestBody(pointer="/by", problem="give either /by or /to", allowed=DURATION_FORMAT)
+        if body.to not in (None, "", NEXT):
+            raise BadRequestBody(pointer="/to", problem=f"{body.to!r} is not {NEXT!r}", allowed=[NEXT])
+        timeout, vms = read_duration(body.timeout, "/timeout"), tuple(body.seen_by or ())
+        distance = read_duration(body.by, "/by")
         if distance is None:
-            raise BadRequestBody(pointer="/by", problem=f"must be {DURATION_FORMAT}", allowed=DURATION_FORMAT)
+            distance = self._engine.time_to_next()
         if timeout is not None and (not vms or not timedelta(0) < timeout <= MAX_TIMEOUT):
             problem = (
                 f"must be more than 0s and at most {format_duration(MAX_TIMEOUT)}"
@@ -118,17 +137,21 @@ class ClockControl:
                     disconnect.cancel()
         else:
             await self._engine.advance(distance)
-        return json_response(self._clock())
+        return json_response(clock_shape(self._engine))
 
     async def accept(self, request: Request) -> Response:
         await read_body(request, NoMembers)
         await self._engine.accept_clock(caller(request).name)
-        return json_response(self._clock())
+        return json_response(clock_shape(self._engine))
 
-    def _clock(self) -> ClockShape:
-        clock, limits = self._engine.clock, self._engine.limits
-        now, jump = clock.now(), self._engine.clock_hold.jump
-        shape = jump and ClockJumpShape(
-            describe_step(jump), to_text(jump.seen_at), to_text(jump.system_time), to_text(jump.until)
-        )
-        return ClockShape(to_text(now), "virtual" if clock.virtual else "system", limits.speed, shape)
+
+def clock_shape(engine: Engine, *, tenant: bool = False) -> ClockShape:
+    """Return the clock as JSON. Tenants do not see what is due, because it may concern other groups."""
+    clock, limits = engine.clock, engine.limits
+    now, jump = clock.now(), engine.clock_hold.jump
+    shape = jump and ClockJumpShape(
+        describe_step(jump), to_text(jump.seen_at), to_text(jump.system_time), to_text(jump.until)
+    )
+    due = engine.next_due() if clock.virtual and not tenant else None
+    next_due = due and NextDueShape(to_text(due.time), due.kind, due.id or None, due.description)
+    return ClockShape(to_text(now), "virtual" if clock.virtual else "system", limits.speed, shape, next_due)

@@ -133,7 +133,14 @@ class EventControl:
                 tenant=True,
                 query=Paging,
             ),
-            Route("GET", f"{path}/explain", self.explain, "Explain what an event waits for.", EventExplanationShape),
+            Route(
+                "GET",
+                f"{path}/explain",
+                self.explain,
+                "Explain what an event waits for.",
+                EventExplanationShape,
+                tenant=True,
+            ),
             Route(
                 "POST",
                 f"{path}/approve",
@@ -198,7 +205,9 @@ class EventControl:
         if operation is None:
             raise UnknownResource(what="operation", name=event.operation, hint="")
         return json_response(
-            EventExplanationShape(**asdict(explanation(self._engine, operation)), event=EventShape.of(event))
+            EventExplanationShape(
+                **asdict(explanation(self._engine, operation, caller(request).group)), event=EventShape.of(event)
+            )
         )
 
     async def approve(self, request: HttpRequest) -> Response:

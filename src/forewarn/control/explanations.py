@@ -12,6 +12,7 @@ from forewarn.core.explain import Explanation, explain, explain_rollout
 from forewarn.core.operations import CAUSES, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutStatus
 from forewarn.delivery.event_shapes import WaitShape
+from forewarn.delivery.history_rows import waits_as_tenants_see
 
 if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
@@ -53,12 +54,21 @@ class ExplanationShape(Struct, forbid_unknown_fields=True):
         )
 
 
-def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
-    """Explain what an operation waits for now."""
+def explanation(engine: Engine, operation: Operation, own: str = "") -> ExplanationShape:
+    """Explain what an operation waits for now. With the group of a tenant: without hosts and other groups."""
     draft = engine.draft()
+    if own:  # the reason and the failed attempt can name a host, or a VM of another group
+        operation = operation._replace(reason="")
     rollout = draft.rollout(operation.request.rollout)
-    failed = engine.failed_attempt(operation.id)
-    return ExplanationShape.of(operation, explain(draft, engine.limits, operation, rollout, failed))
+    failed = engine.failed_attempt(operation.id) if not own else None
+    found = explain(draft, engine.limits, operation, rollout, failed)
+    if not own:
+        return ExplanationShape.of(operation, found)
+    shape = ExplanationShape.of(operation, found._replace(waits=waits_as_tenants_see(found.waits, own)))
+    shape.host = shape.rollout = None
+    scopes = draft.fleet.scopes(own)
+    shape.not_notified = {scope: reason for scope, reason in shape.not_notified.items() if scope in scopes}
+    return shape
 
 
 class RolloutExplanationShape(Shape):

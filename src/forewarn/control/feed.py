@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
-from forewarn.control.history import EventType, requested_kinds, requested_type, visible_groups
+from forewarn.control.filters import one_of, visible_groups
+from forewarn.control.history import EventType, requested_kinds, requested_type
+from forewarn.control.live_topics import CLOCK, TENANT_CLOCK, TOPICS
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.delivery.feed import EVENT_STREAM
-from forewarn.errors import BadParameter
+from forewarn.errors import BadParameter, InsufficientRole
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.types import Receive, Scope, Send
 
     from forewarn.control.connection_guard import ConnectionGuard
+    from forewarn.core.access import Token
     from forewarn.delivery.feed import Feed, FeedSubscriber
     from forewarn.engine.engine import Engine
 
@@ -43,6 +46,12 @@ class FeedQuery(Struct):
         Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)] | None,
         help_text("Only rows after this sequence number; 0: all stored rows. Default: only new rows."),
     ] = None
+    include: Annotated[
+        tuple[Annotated[str, choice(*TOPICS)], ...],
+        help_text(
+            "Also send the current state of this topic, and its changes, as events without an id. Can be repeated."
+        ),
+    ] = ()
 
 
 class FeedHeaders(Struct):
@@ -82,26 +91,35 @@ class FeedControl:
 
     async def follow(self, request: HttpRequest) -> Response:
         token, after = caller(request), _position(request)
-        groups = visible_groups(request)
+        groups = visible_groups(token, request.state.query.group)
         # With a position, the rows of a group that has left the fleet can still be read.
         for group in groups if after is None and not token.group else ():
             self._engine.fleet.known_group(group)
-
-        def is_authorized() -> bool:
-            """Return whether the token is still valid. It may be revoked or expire while the client is connected."""
-            return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
 
         kinds = frozenset(requested_kinds(request))
         reader = await self._feed.reader(
             frozenset(groups),
             kinds,
             after,
-            is_authorized,
+            request.state.is_authorized,  # the token may be revoked or expire while the client is connected
             event_type=requested_type(request),
             tenant=bool(token.group),
             owner=token.name,
+            topics=_topics(token, request.state.query.include),
         )
         return FeedResponse(reader)
+
+
+def _topics(token: Token, requested: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the topics to follow. Tenants can follow the clock, without what is due next."""
+    topics = tuple(dict.fromkeys(one_of("include", name, TOPICS) for name in requested))
+    if not token.group:
+        return topics
+    for name in topics:
+        if name != CLOCK:
+            what, needed = f"{name} in the feed", "viewer, operator or admin"
+            raise InsufficientRole(role=token.role.value, what=what, needed=needed)
+    return tuple(TENANT_CLOCK for _ in topics)
 
 
 def _position(request: HttpRequest) -> int | None:

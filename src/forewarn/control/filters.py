@@ -7,7 +7,7 @@ from bisect import bisect_left
 from fnmatch import translate
 from typing import TYPE_CHECKING
 
-from forewarn.core.access import Role
+from forewarn.core.access import Role, api_tokens
 from forewarn.errors import BadParameter, UnknownHost, UnknownResource, UnknownVM, nearest
 from forewarn.ports import HistoryFilter
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from forewarn.core.access import Token
+    from forewarn.core.fleet import VM, Fleet
     from forewarn.engine.engine import Engine
 
 _LITERAL_START = re.compile(r"[^*?\[]*")
@@ -43,6 +44,24 @@ def one_of(name: str, text: str, known: Iterable[str]) -> str:
         problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
         raise BadParameter(parameter=name, problem=problem, allowed=list(words.values()))
     return words[text.lower()] if text else ""
+
+
+def find_vm(fleet: Fleet, caller: Token, name: str) -> VM:
+    """Return the VM of that name. For a tenant, VMs of other groups do not exist."""
+    if caller.group:
+        known = fleet.members(caller.group)
+        if name not in known:
+            raise UnknownVM(name=name, hint=nearest(name, known))
+    return fleet.vm(name)
+
+
+def visible_groups(caller: Token, requested: Iterable[str]) -> tuple[str, ...]:
+    """Return the groups of a filter; empty: all groups. For a tenant, other groups do not exist."""
+    groups, own = tuple(dict.fromkeys(requested)), caller.group
+    for group in groups if own else ():
+        if group != own:
+            raise UnknownResource(what="group", name=group, hint=nearest(group, [own]))
+    return (own,) if own else groups
 
 
 class NameCheck:
@@ -76,7 +95,7 @@ class NameCheck:
 
     async def author(self, name: str) -> None:
         """Check the name of a token or a VM that made a change."""
-        tokens = [] if self._own else [token.name for token in self._engine.draft().all_tokens()]
+        tokens = [] if self._own else [token.name for token in api_tokens(self._engine.draft())]
         known = [*tokens, *(self._engine.fleet.members(self._own) if self._own else self._engine.fleet.vms)]
         if name and name not in known and not await self._in_history(HistoryFilter(by=name)):
             raise UnknownResource(what="user, token or VM", name=name, hint=nearest(name, known))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from forewarn.control.filters import visible_groups
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route, caller
@@ -128,8 +129,9 @@ class GroupControl:
                 "List the groups of the fleet file.",
                 page_of("groups", GroupShape),
                 query=Paging,
+                tenant=True,
             ),
-            Route("GET", "/v1/groups/{name}", self.group, "Return a group and its policy.", GroupShape),
+            Route("GET", "/v1/groups/{name}", self.group, "Return a group and its policy.", GroupShape, tenant=True),
             Route(
                 "POST",
                 "/v1/groups/{name}/policy",
@@ -143,11 +145,12 @@ class GroupControl:
 
     async def groups(self, request: Request) -> Response:
         """List declared groups. A VM outside of all of them is its own group."""
-        groups = self._engine.fleet.groups
-        return page_of_names(request, "groups", self._group_names(), lambda name: self._group(groups[name]))
+        groups, own = self._engine.fleet.groups, caller(request).group
+        names = [name for name in (own,) if name in groups] if own else self._group_names()
+        return page_of_names(request, "groups", names, lambda name: self._group(groups[name]))
 
     async def group(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        (name,) = visible_groups(caller(request), (request.path_params["name"],))
         group, _ = self._engine.preview(set_policy, name, PolicyUpdate(), caller(request).name)
         return json_response(self._group(group))
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from forewarn import __version__
 from forewarn.control.routing import Route
-from forewarn.control.schema import Shape, choice, json_response
+from forewarn.control.schema import Shape, choice, help_text, json_response
 from forewarn.core.durations import format_time
 from forewarn.engine.clock_hold import describe_step
 from forewarn.errors import StoreFailed
+from forewarn.nodes.node import STALE_SECONDS
 from forewarn.wire.metrics_text import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from forewarn.control.metrics import Metrics
     from forewarn.engine.engine import Engine
+    from forewarn.nodes.node import Node
 
 
 MAX_DELAY_SECONDS = 10.0
@@ -38,13 +41,19 @@ class ReadinessShape(Shape):
 
     status: Annotated[str, choice("ready", "not ready")]
     problems: list[str]
+    role: Annotated[
+        Annotated[str, choice("leader", "candidate", "follower")] | UnsetType,
+        help_text("The role of this node, if the service has several."),
+    ] = UNSET
+    age_seconds: Annotated[float | UnsetType, help_text("How old the knowledge of this node may be.")] = UNSET
 
 
 class HealthControl:
     """Health, readiness and metrics."""
 
-    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, node: Node | None = None) -> None:
         self._engine = engine
+        self._node = node
         self._metrics = metrics
 
     def routes(self) -> list[Route]:
@@ -70,10 +79,12 @@ class HealthControl:
 
     async def ready(self, _: Request) -> Response:
         problems = []
-        if self._engine.measurements.problem:  # the store may work again, and nothing has written since
+        if (
+            self._engine.measurements.problem and self._engine.leads
+        ):  # the store may work again, and nothing has written since
             with suppress(StoreFailed):
                 await self._engine.last_seen.write()
-        if self._engine.measurements.problem:
+        if self._engine.measurements.problem and self._engine.leads:
             problems.append(self._engine.measurements.problem)
         delay = self._engine.measurements.late_seconds()
         if (jump := self._engine.clock_hold.jump) is not None:
@@ -83,7 +94,16 @@ class HealthControl:
             )
         if delay > MAX_DELAY_SECONDS:
             problems.append(f"The scheduler is {delay:.0f} seconds late.")
+        if self._node is not None:
+            age = self._node.age_seconds
+            if age > STALE_SECONDS:
+                reason = self._node.problem or "it is behind"
+                problems.append(f"This node has not heard from the database for {age:.0f} seconds: {reason}")
+            if self._node.leader is None and not self._engine.leads:
+                problems.append("No node leads, as far as this node knows. Polls are answered, changes wait.")
         found = ReadinessShape("not ready" if problems else "ready", problems)
+        if self._node is not None:
+            found.role, found.age_seconds = self._node.role.name, round(self._node.age_seconds, 3)
         return json_response(found, 503 if problems else 200)
 
     async def metrics(self, _: Request) -> Response:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
 
-from forewarn.control.filters import NameCheck, one_of
+from forewarn.control.filters import NameCheck, one_of, visible_groups
+from forewarn.control.history_download import CSV_TYPE, FORMATS, download
 from forewarn.control.paging import Paging, page, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
@@ -15,10 +16,11 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.history import HISTORY_KINDS, check_kind
 from forewarn.core.operations import CAUSES
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
-from forewarn.errors import BadParameter, InsufficientRole, UnknownResource, nearest
+from forewarn.errors import BadParameter, BadToken, InsufficientRole
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from datetime import datetime
 
     from starlette.requests import Request as HttpRequest
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 
 HISTORY = page_of("history", HistoryEntryShape)
+DOWNLOAD_ROWS = 500
+"""Rows that a download reads and encodes at once."""
 NEWEST_FIRST = "newest"
 ORDERS = ("oldest", NEWEST_FIRST)
 
@@ -54,6 +58,11 @@ class HistoryQuery(Paging):
     until: Annotated[Name, Meta(examples=["2026-03-05"]), help_text(f"Only rows before this time: {A_PAST_TIME}.")] = ""
     during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only rows of this period: {A_PERIOD}.")] = ""
     order: Annotated[Name, choice(*ORDERS), help_text("Which rows come first. Default: oldest.")] = ""
+    format: Annotated[
+        Name,
+        choice(*FORMATS),
+        help_text("Return all matching rows as a file: CSV, or a JSON array. Without limit and cursor."),
+    ] = ""
 
 
 class HistoryControl:
@@ -63,8 +72,18 @@ class HistoryControl:
         self._engine = engine
 
     def routes(self) -> list[Route]:
-        what = "List rows of history."
-        return [Route("GET", "/v1/history", self.history, what, HISTORY, tenant=True, query=HistoryQuery)]
+        return [
+            Route(
+                "GET",
+                "/v1/history",
+                self.history,
+                "List rows of history.",
+                (HISTORY, list[HistoryEntryShape]),
+                tenant=True,
+                query=HistoryQuery,
+                text_type=CSV_TYPE,
+            )
+        ]
 
     async def history(self, request: HttpRequest) -> Response:
         query: HistoryQuery = request.state.query
@@ -74,7 +93,7 @@ class HistoryControl:
             what = "History by host"
             raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
         history_filter = HistoryFilter(
-            groups=visible_groups(request),
+            groups=visible_groups(tenant, query.group),
             vm=query.vm,
             host=query.host,
             type=requested_type(request),
@@ -95,7 +114,14 @@ class HistoryControl:
         await check.groups(() if tenant.group else history_filter.groups)
         await check.host(query.host)
         await check.author(query.by)
-        return await history_page(self._engine, request, history_filter._replace(since=since, until=until))
+        history_filter = history_filter._replace(since=since, until=until)
+        if form := one_of("format", query.format, FORMATS):
+            for name in ("limit", "cursor"):
+                if getattr(query, name):
+                    problem = "cannot be used with format: the file has all rows"
+                    raise BadParameter(parameter=name, problem=problem, allowed="no value")
+            return download(form, all_rows(self._engine, request, history_filter), self._engine.clock.now())
+        return await history_page(self._engine, request, history_filter)
 
     def _period(self, query: HistoryQuery) -> tuple[datetime | None, datetime | None]:
         since, until = self._time("since", query.since), self._time("until", query.until)
@@ -128,20 +154,29 @@ async def history_page(engine: Engine, request: HttpRequest, history_filter: His
     )
 
 
+async def all_rows(
+    engine: Engine, request: HttpRequest, history_filter: HistoryFilter
+) -> AsyncGenerator[list[HistoryEntryShape], None]:
+    """Yield all rows that match and that the caller may see, page by page, up to the newest row of now."""
+    own, first, end = caller(request).group, 1, engine.records.newest + 1
+    while request.state.is_authorized():  # the token may be revoked meanwhile
+        part = history_filter._replace(after=first - 1, before=end, limit=DOWNLOAD_ROWS)
+        found = await engine.records.history(part)
+        yield [HistoryEntryShape.of(as_tenants_see(entry) if own else entry) for entry in found]
+        if len(found) < DOWNLOAD_ROWS:
+            return
+        if history_filter.newest:
+            end = found[-1].sequence
+        else:
+            first = found[-1].sequence + 1
+    raise BadToken
+
+
 def _during(text: str) -> Period | None:
     try:
         return parse_period(text) if text else None
     except ValueError:
         raise BadParameter(parameter="during", problem=f"{text!r} is not {A_PERIOD}", allowed=A_PERIOD) from None
-
-
-def visible_groups(request: HttpRequest) -> tuple[str, ...]:
-    """Return the groups of the request's filter; empty: all groups. A tenant can only see its own group."""
-    own, requested = caller(request).group, tuple(dict.fromkeys(request.state.query.group))
-    for group in requested if own else ():
-        if group != own:
-            raise UnknownResource(what="group", name=group, hint=nearest(group, [own]))
-    return (own,) if own else requested
 
 
 def requested_kinds(request: HttpRequest) -> tuple[str, ...]:

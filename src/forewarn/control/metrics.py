@@ -35,6 +35,11 @@ class Metrics:
         self._sources: list[Callable[[], Iterable[Metric]]] = []
         engine.subscribe_to_commits(self._on_commit)
 
+    @property
+    def approvals(self) -> int:
+        """Number of approved events since the start of the service."""
+        return self._approvals.total()
+
     def add(self, source: Callable[[], Iterable[Metric]]) -> None:
         """Add a source of further metrics."""
         self._sources.append(source)

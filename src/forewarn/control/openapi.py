@@ -120,6 +120,8 @@ def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
 def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
     media, schema = route.response_type.partition(";")[0], _response_schema(route, schemas)
     found = {route.status: _response("Success.", media, schema)}
+    if route.text_type:
+        found[route.status]["content"][route.text_type] = {"schema": {"type": "string"}}
     if route.other_status is not None:
         text = "The service is not ready." if route.role is None else "Dry run: what would happen. Nothing was changed."
         found[route.other_status] = _response(text, media, schema)
@@ -130,7 +132,7 @@ def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
                 "schema": {"type": "string", "const": "true"},
             }
         }
-    problems = list(_PROBLEMS) if route.role is not None else [400] if properties_of(route.query) else []
+    problems = list(_PROBLEMS) if route.role is not None or route.body else [400] if properties_of(route.query) else []
     for status in problems:
         text = _PROBLEMS[status]
         found[status] = _response(text, PROBLEM, schemas[ProblemShape])

@@ -33,7 +33,17 @@ from forewarn.control.schema import (
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES, Verb
-from forewarn.core.operations import CAUSES, OVERRIDES, CauseRequest, FailedAttempt, Health, Operation, OperationStatus
+from forewarn.core.operations import (
+    CAUSES,
+    OVERRIDES,
+    Cause,
+    CauseRequest,
+    CauseTarget,
+    FailedAttempt,
+    Health,
+    Operation,
+    OperationStatus,
+)
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import IMAGE_CHANGES
 from forewarn.core.requests import request as request_operation
@@ -132,6 +142,47 @@ class RequestedShape(Shape):
     operations: list[OperationShape]
 
 
+class CauseShape(Shape):
+    """A cause that an operation can have."""
+
+    name: Annotated[str, choice(*CAUSES)]
+    meaning: str
+    target: Annotated[
+        str,
+        choice(*(target.value for target in CauseTarget)),
+        help_text("vm and shared: request it for VMs. host and tenants: request it for a host."),
+    ]
+    types: Annotated[list[str], help_text("Possible event types, the default first; empty: there is no event.")]
+    source: Annotated[str, choice("platform", "user")]
+    notice_seconds: Annotated[float | None, help_text("The default notice; null: it depends on the group.")]
+    duration_seconds: Annotated[float | None, help_text("The default interruption; null: there is none.")]
+    routine: Annotated[bool, help_text("Whether it waits for maintenance windows and can be postponed.")]
+
+    @classmethod
+    def of(cls, cause: Cause) -> Self:
+        notice = EVENT_TYPES[cause.types[0]].min_notice if cause.types and cause.notice is None else cause.notice
+        return cls(
+            name=cause.name,
+            meaning=cause.meaning,
+            target=cause.target.value,
+            types=list(cause.types),
+            source=cause.source.lower(),
+            notice_seconds=None if cause.verb in _NOTICE_BY_POLICY else seconds(notice),
+            duration_seconds=seconds(cause.duration),
+            routine=cause.routine,
+        )
+
+
+_NOTICE_BY_POLICY = (Verb.REIMAGE, Verb.DELETE)
+"""The policy of the group decides whether and how long before these a group gets notice."""
+
+
+class CausesShape(Shape):
+    """All causes."""
+
+    causes: list[CauseShape]
+
+
 class OperationRequest(DryRun, kw_only=True):
     """The operation to request."""
 
@@ -190,6 +241,7 @@ class OperationControl:
     def routes(self) -> list[Route]:
         one, path, operator = OperationShape, "/v1/operations/{id}", Role.OPERATOR
         return [
+            Route("GET", "/v1/causes", self.causes, "List the causes that an operation can have.", CausesShape),
             Route(
                 "GET",
                 "/v1/operations",
@@ -273,6 +325,9 @@ class OperationControl:
         if dry_run:
             return json_response(self._engine.preview(decide)[0])
         return await create_once(self._engine, request, decide)
+
+    async def causes(self, _: HttpRequest) -> Response:
+        return json_response(CausesShape(list(map(CauseShape.of, CAUSES.values()))))
 
     async def operations(self, request: HttpRequest) -> Response:
         query: OperationsQuery = request.state.query

@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from forewarn.control.schema import Count, Shape, choice, help_text
 from forewarn.errors import (
+    MAX_LISTED_MISTAKES,
+    BadFile,
     BadOption,
     BadParameter,
     BadRequestBody,
@@ -19,7 +21,9 @@ from forewarn.errors import (
     Forbidden,
     ForewarnError,
     Invalid,
+    NoLeader,
     NotFound,
+    NotLeading,
     TooManyFeedClients,
     Unavailable,
     UnknownPath,
@@ -40,6 +44,9 @@ PROBLEM = "application/problem+json"
 RETRY_SECONDS = "10"
 """After this time a client can try again to follow the feed."""
 
+LEADER_SECONDS = "2"
+"""After this time another node may lead."""
+
 CONTROL_STATUS: dict[type[ForewarnError], int] = {
     Invalid: 400,
     NotFound: 404,
@@ -54,6 +61,14 @@ def family(error: ForewarnError) -> type[ForewarnError]:
     return next(kind for kind in CONTROL_STATUS if isinstance(error, kind))
 
 
+class MistakeShape(Shape):
+    """A mistake in a file."""
+
+    line: Count
+    key: str
+    detail: Annotated[str, help_text("What is wrong, and how to fix it.")]
+
+
 class ProblemShape(Shape):
     """Problem details (RFC 9457). The title is one of five error families."""
 
@@ -64,6 +79,10 @@ class ProblemShape(Shape):
     pointer: Annotated[str | UnsetType, help_text("The invalid member of the body, as a JSON pointer.")] = UNSET
     parameter: Annotated[str | UnsetType, help_text("The invalid query parameter or header.")] = UNSET
     allowed: Annotated[Any, help_text("What is allowed there: a list of values, or a description.")] = UNSET
+    errors: Annotated[
+        list[MistakeShape] | UnsetType,
+        help_text(f"The mistakes of a file in the order of its lines, at most {MAX_LISTED_MISTAKES}."),
+    ] = UNSET
 
 
 def problem(
@@ -84,6 +103,8 @@ def problem(
         found.pointer = UNSET if pointer is None else pointer
     if isinstance(error, BadRequestBody | BadParameter):
         found.allowed = UNSET if error.allowed is None else error.allowed
+    elif isinstance(error, BadFile):
+        found.errors = [MistakeShape(*mistake) for mistake in error.mistakes]
     elif "known" in error.fields:
         found.allowed = str(error.fields["known"]).split(", ")
     return _response(found, headers)
@@ -117,8 +138,14 @@ async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ForewarnError)  # noqa: S101 - registered for this class only
     if isinstance(error, BadToken):
         return unauthorized(error)
-    headers = {"retry-after": RETRY_SECONDS} if isinstance(error, TooManyFeedClients) else None
-    return problem(error, headers=headers, body=getattr(request.state, "body", None))
+    return problem(error, headers=retry_headers(error), body=getattr(request.state, "body", None))
+
+
+def retry_headers(error: ForewarnError) -> dict[str, str] | None:
+    """Return the header that says when the client can try again."""
+    if isinstance(error, TooManyFeedClients):
+        return {"retry-after": RETRY_SECONDS}
+    return {"retry-after": LEADER_SECONDS} if isinstance(error, NoLeader | NotLeading) else None
 
 
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:

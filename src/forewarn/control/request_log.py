@@ -28,8 +28,8 @@ class RequestLog:
         self._has_access_log = has_access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_audited = scope["path"] not in UNAUDITED_PATHS
-        if scope["type"] != "http" or not (is_audited or self._has_access_log):
+        may_be_audited = scope["path"] not in UNAUDITED_PATHS
+        if scope["type"] != "http" or not (may_be_audited or self._has_access_log):
             await self._app(scope, receive, send)
             return
         started = real_seconds()
@@ -49,7 +49,7 @@ class RequestLog:
             token: Token | None = scope["state"].get("token")
             address = scope["client"][0] if scope["client"] else ""
             method, path = scope["method"], scope["path"]
-            if is_audited:
+            if may_be_audited and not scope["state"].get("public"):
                 _log.info(
                     "control_request",
                     "Request to the control API.",

@@ -47,6 +47,8 @@ class Route(NamedTuple):
     other_status: int | None = None
     """A second status: for a dry run, or if the service is not ready."""
     response_type: str = JSON
+    text_type: str = ""
+    """Another media type of the response, if the query asks for it."""
     creates: bool = False
     """Whether it creates a resource, and so supports Idempotency-Key."""
 
@@ -61,7 +63,7 @@ class Route(NamedTuple):
                 raise InsufficientRole(
                     role=token.role.value, what=self.summary.rstrip("."), needed=self.allowed_roles()
                 )
-        if self.role is not None or self.query is not NoMembers:  # probes of health may have any query
+        if self.role is not None or self.body or self.query is not NoMembers:  # probes of health may have any query
             request.state.query = read_query(request, self.query)
         return await self.handle(request)
 

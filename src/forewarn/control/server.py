@@ -70,6 +70,12 @@ class Certificate:
             self._loaded_versions = versions
             _log.info("certificate_reloaded", "Loaded the certificate. New connections use it.", path=self.path)
 
+    def pem(self) -> str:
+        """Return the certificate without its key."""
+        text = Path(self.path).read_text("ascii", errors="replace")
+        end = "-----END CERTIFICATE-----"
+        return text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)]
+
     def _file_versions(self) -> list[tuple[int, int]]:
         try:
             return [(found.st_mtime_ns, found.st_ino) for found in map(Path.stat, self._files)]

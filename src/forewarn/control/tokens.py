@@ -22,7 +22,7 @@ from forewarn.control.schema import (
     page_of,
     pattern,
 )
-from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role, Token, create_token
+from forewarn.core.access import NAME_PATTERN, NAME_RULE, Purpose, Role, Token, create_token
 from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.errors import BadRequestBody, nearest
 
@@ -49,6 +49,7 @@ class TokenShape(Shape):
     created_by: str
     created_at: Time
     expires_at: Time | None
+    parent: Annotated[str | None, help_text("Of a session: the token that it was made from. Otherwise null.")]
     token: Annotated[
         str | UnsetType | None,
         help_text("The token itself: only in the response to its creation; null if that response is replayed."),
@@ -63,6 +64,7 @@ class TokenShape(Shape):
             created_by=token.created_by,
             created_at=to_text(token.created_at),
             expires_at=to_text_if_any(token.expires_at),
+            parent=token.parent or None,
             token=secret,
         )
 
@@ -76,6 +78,12 @@ class NewToken(Body, kw_only=True):
     expires: Annotated[TimeOrDuration | None, help_text("Expiry time. Default: never.")] = None
 
 
+class TokensQuery(Paging):
+    """Which tokens to list."""
+
+    sessions: Annotated[bool, help_text("Also list the sessions of the portal. Their times are real times.")] = False
+
+
 class TokenControl:
     """Tokens."""
 
@@ -85,7 +93,15 @@ class TokenControl:
     def routes(self) -> list[Route]:
         one, path, admin = TokenShape, "/v1/tokens/{name}", Role.ADMIN
         return [
-            Route("GET", "/v1/tokens", self.tokens, "List tokens.", page_of("tokens", TokenShape), admin, query=Paging),
+            Route(
+                "GET",
+                "/v1/tokens",
+                self.tokens,
+                "List tokens.",
+                page_of("tokens", TokenShape),
+                admin,
+                query=TokensQuery,
+            ),
             Route(
                 "POST",
                 "/v1/tokens",
@@ -98,11 +114,13 @@ class TokenControl:
                 creates=True,
                 links=((path, "/name"),),
             ),
-            Route("DELETE", path, self.revoke, "Revoke a token.", one, admin),
+            Route("DELETE", path, self.revoke, "Revoke a token, or end a session.", one, admin),
         ]
 
     async def tokens(self, request: Request) -> Response:
-        known = {token.name: token for token in self._engine.draft().all_tokens()}
+        query: TokensQuery = request.state.query
+        purposes = (Purpose.API, Purpose.SESSION) if query.sessions else (Purpose.API,)
+        known = {token.name: token for token in self._engine.draft().all_tokens() if token.purpose in purposes}
         return page_of_names(request, "tokens", sorted(known), lambda name: TokenShape.of(known[name]))
 
     async def create(self, request: Request) -> Response:

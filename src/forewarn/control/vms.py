@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.responses import Response
 
-from forewarn.control.filters import is_pattern, matching, one_of
+from forewarn.control.filters import find_vm, is_pattern, matching, one_of, visible_groups
 from forewarn.control.paging import Counting, Names, page_of_names
-from forewarn.control.routing import Route
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Count, Name, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import EVICTION_POLICIES, OPERATING_SYSTEMS, VM, Group, GroupKind, eviction_policy
-from forewarn.errors import UnknownVersion
+from forewarn.errors import InsufficientRole, UnknownVersion
 from forewarn.metadata.fixed_responses import JSON
 from forewarn.wire.document import render
 from forewarn.wire.versions import available_versions
@@ -23,12 +23,24 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from forewarn.core.access import Token
     from forewarn.core.events import Document
     from forewarn.engine.engine import Engine
+    from forewarn.metadata.server import MetadataServer
     from forewarn.wire.versions import ApiVersion
 
 
 STATES = ("running", "deallocated")
+
+
+class PollsShape(Shape):
+    """How often a VM polls."""
+
+    count: Annotated[Count, help_text("The number of its polls since the service started.")]
+    last_at: Annotated[Time | None, help_text("When it last polled. Not later than a second after the poll.")]
+    interval_seconds: Annotated[
+        float | None, help_text("The average real time between its polls of the last one to two minutes.")
+    ]
 
 
 class VMShape(Shape):
@@ -41,7 +53,7 @@ class VMShape(Shape):
         Annotated[int, Meta(ge=1)] | None, help_text("In a scale set, the number of its placement group.")
     ]
     kind: Annotated[str, choice(*(kind.value for kind in GroupKind))]
-    host: str
+    host: Annotated[str | None, help_text("A tenant does not see it.")]
     configured_host: str | None
     state: Annotated[str, choice(*STATES)]
     update_domain: Count
@@ -63,20 +75,21 @@ class VMShape(Shape):
     ]
     auto_approve: list[str]
     events_enabled: bool
-    last_seen_at: Time | None
+    last_seen_at: Annotated[Time | None, help_text("When a VM of its scope last polled.")]
     incarnation: Count
     events: list[str]
+    polls: Annotated[PollsShape | UnsetType, help_text("Only in the response for one VM.")] = UNSET
 
     @classmethod
-    def of(cls, vm: VM, group: Group, document: Document, last_seen_at: datetime | None) -> Self:
+    def of(cls, vm: VM, group: Group, document: Document, last_seen_at: datetime | None, *, tenant: bool) -> Self:
         return cls(
             name=vm.name,
             group=group.name,
             scope=document.scope,
             placement_group=vm.placement_group if group.kind == GroupKind.SCALE_SET else None,
             kind=group.kind,
-            host=vm.host,
-            configured_host=vm.configured_host or None,
+            host=None if tenant else vm.host,
+            configured_host=None if tenant else vm.configured_host or None,
             state="deallocated" if vm.deallocated else "running",
             update_domain=vm.update_domain,
             fault_domain=vm.fault_domain,
@@ -129,15 +142,24 @@ DOCUMENT = {"type": "object", "description": "The document in the format of Azur
 class VMControl:
     """VMs."""
 
-    def __init__(self, engine: Engine, versions: dict[str, ApiVersion]) -> None:
+    def __init__(self, engine: Engine, metadata: MetadataServer, versions: dict[str, ApiVersion]) -> None:
         self._engine = engine
+        self._metadata = metadata
         self._versions = versions
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape, counted=True), query=VMsQuery),
-            Route("GET", "/v1/vms/{name}", self.vm, "Return a VM.", VMShape),
+            Route(
+                "GET",
+                "/v1/vms",
+                self.vms,
+                "List VMs.",
+                page_of("vms", VMShape, counted=True),
+                query=VMsQuery,
+                tenant=True,
+            ),
+            Route("GET", "/v1/vms/{name}", self.vm, "Return a VM.", VMShape, tenant=True),
             Route(
                 "GET",
                 "/v1/vms/{name}/document",
@@ -145,40 +167,48 @@ class VMControl:
                 "Return the document that a VM gets when it polls.",
                 DOCUMENT,
                 query=DocumentQuery,
+                tenant=True,
             ),
         ]
 
     async def vms(self, request: Request) -> Response:
         query: VMsQuery = request.state.query
+        token = caller(request)
+        if token.group and query.host:
+            raise InsufficientRole(role=token.role.value, what="VMs by host", needed="viewer, operator or admin")
         fleet, state = self._engine.fleet, one_of("state", query.state, STATES)
         names = self._vm_names()
-        if query.group:
-            fleet.known_group(query.group)
-            names = sorted(fleet.members(query.group))
+        (group, *_) = visible_groups(token, (query.group,) if query.group else ()) or ("",)
+        if group:
+            fleet.known_group(group)
+            names = sorted(fleet.members(group))
         if query.host:
             on_host = fleet.on_host(query.host)
-            names = sorted(set(names).intersection(on_host)) if query.group else sorted(on_host)
+            names = sorted(set(names).intersection(on_host)) if group else sorted(on_host)
         if query.name:
             for name in query.name:
                 if not is_pattern(name):
-                    fleet.vm(name)  # raises if there is no such VM
+                    find_vm(fleet, token, name)  # raises if there is no such VM
             names = matching(names, query.name)
         if state:
             names = [name for name in names if fleet.vms[name].deallocated == (state == "deallocated")]
-        return page_of_names(request, "vms", names, self._vm)
+        return page_of_names(request, "vms", names, lambda name: self._vm(fleet.vm(name), token))
 
     async def vm(self, request: Request) -> Response:
-        return json_response(self._vm(request.path_params["name"]))
+        vm = find_vm(self._engine.fleet, caller(request), request.path_params["name"])
+        shape = self._vm(vm, caller(request))
+        polls = self._metadata.poll_statistics(vm.name)
+        shape.polls = PollsShape(polls.polls, to_text_if_any(polls.last_at), polls.interval_seconds)
+        return json_response(shape)
 
-    def _vm(self, name: str) -> VMShape:
+    def _vm(self, vm: VM, token: Token) -> VMShape:
         engine = self._engine
-        vm = engine.fleet.vm(name)
         group = engine.fleet.group(vm.group)
         scope = engine.fleet.scope_of(vm)
-        return VMShape.of(vm, group, engine.document(scope), engine.last_seen_at(scope))
+        return VMShape.of(vm, group, engine.document(scope), engine.last_seen_at(scope), tenant=bool(token.group))
 
     async def document(self, request: Request) -> Response:
-        vm = self._engine.fleet.vm(request.path_params["name"])
+        vm = find_vm(self._engine.fleet, caller(request), request.path_params["name"])
         version = request.state.query.api_version or max(self._versions)
         if version not in self._versions:
             raise UnknownVersion(version=version, known=", ".join(self._versions))

@@ -15,7 +15,10 @@ from forewarn.errors import (
     IdempotencyKeyReused,
     LastAdmin,
     TokenExists,
+    TokenExpired,
+    UnknownCode,
     UnknownResource,
+    UnknownToken,
     nearest,
 )
 
@@ -44,6 +47,16 @@ class Role(StrEnum):
     """Can only see and approve the events of one group."""
 
 
+class Purpose(StrEnum):
+    """What a token is for."""
+
+    API = ""
+    SESSION = "session"
+    """A person who has signed in to the portal. The browser has the secret in a cookie."""
+    LINK = "link"
+    """A one-time link: its code can be exchanged for a session."""
+
+
 _LADDER = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
@@ -58,6 +71,9 @@ class Token(NamedTuple):
     group: str = ""
     """The group of a tenant token; empty for other roles."""
     expires_at: datetime | None = None
+    purpose: Purpose = Purpose.API
+    parent: str = ""
+    """The token that a session or a link was made from. They expire in real time, and end with this token."""
 
     def may(self, minimum: Role, *, tenant: bool) -> bool:
         """Return whether the token has at least this role. `tenant`: whether tenants are allowed too."""
@@ -89,6 +105,7 @@ def create_token(draft: Draft, now: datetime, limits: OperatorLimits, token: Tok
         raise BadOption(name="group", value=token.group, problem="only a tenant token has a group. Omit it.")
     if token.group:
         draft.fleet.known_group(token.group)
+    _remove_children(draft, token.name)
     draft.changes.tokens[token.name] = token
     of_group = f" of {token.group}" if token.group else ""
     draft.record(HistoryEntry(time=now, kind="token-created", by=by, reason=f"{token.name}: {token.role}{of_group}"))
@@ -98,12 +115,15 @@ def create_token(draft: Draft, now: datetime, limits: OperatorLimits, token: Tok
 def revoke_token(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> Token:
     """Revoke a token. The last admin token that does not expire cannot be revoked."""
     token = draft.token(name)
-    if token is None:
-        raise UnknownResource(what="token", name=name, hint=nearest(name, [token.name for token in draft.all_tokens()]))
-    others = [other for other in draft.all_tokens() if other.name != name and other.role is Role.ADMIN]
+    if token is not None and token.purpose is Purpose.SESSION:
+        return end_session(draft, now, limits, name, by)
+    if token is None or token.purpose is Purpose.LINK:
+        raise UnknownResource(what="token", name=name, hint=nearest(name, [token.name for token in api_tokens(draft)]))
+    others = [other for other in api_tokens(draft) if other.name != name and other.role is Role.ADMIN]
     if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
         raise LastAdmin(name=name)
     draft.changes.tokens[name] = None
+    _remove_children(draft, name)
     draft.changes.facts[REVOKED + token.hash] = f"{to_text(now)} {name}"
     draft.record(HistoryEntry(time=now, kind="token-revoked", by=by, reason=name))
     return token
@@ -113,6 +133,115 @@ def revocation(facts: Mapping[str, str], hash_: str) -> tuple[datetime, str] | N
     """Return when the token with this hash was revoked, and its name; None if it was not."""
     time, _, name = facts.get(REVOKED + hash_, "").partition(" ")
     return (from_text(time), name) if time else None
+
+
+# --- Sessions and links ---------------------------------------------------------------------------
+# People live in real time, also if the clock of the service is virtual. So these commands get the system time.
+
+
+LINK_LIFETIME = timedelta(minutes=1)
+MAX_CHILDREN = 50
+"""Sessions of one token, and as many links. A new one replaces the oldest."""
+
+
+def api_tokens(draft: Draft) -> list[Token]:
+    """Return the tokens that clients of the API use: all except sessions and links."""
+    return [token for token in draft.all_tokens() if token.purpose is Purpose.API]
+
+
+def create_session(
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    parent: Token,
+    hash_: str,
+    system_time: datetime,
+    lifetime: timedelta,
+) -> Token:
+    """Create a session with the role and the group of a token."""
+    if draft.token(parent.name) != parent:
+        raise UnknownToken
+    session = _add_child(draft, now, parent, Purpose.SESSION, hash_, system_time, lifetime)
+    reason = f"{session.name}, until {format_time(system_time + lifetime)}"
+    draft.record(HistoryEntry(time=now, kind="session-started", by=parent.name, reason=reason))
+    return session
+
+
+def create_link(
+    draft: Draft, now: datetime, limits: OperatorLimits, parent: str, hash_: str, system_time: datetime
+) -> Token:
+    """Create a one-time link for a token."""
+    token = draft.token(parent)
+    if token is None or token.purpose is not Purpose.API:
+        raise UnknownToken
+    return _add_child(draft, now, token, Purpose.LINK, hash_, system_time, LINK_LIFETIME)
+
+
+def exchange_link(
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    code_hash: str,
+    hash_: str,
+    system_time: datetime,
+    lifetime: timedelta,
+) -> Token:
+    """Replace a link with a session. Both are one commit, so a link is valid once."""
+    links = (token for token in draft.all_tokens() if token.purpose is Purpose.LINK and token.hash == code_hash)
+    link = next(links, None)
+    parent = draft.token(link.parent) if link is not None and link.valid_at(system_time) else None
+    if link is None or parent is None:
+        raise UnknownCode
+    draft.changes.tokens[link.name] = None
+    return create_session(draft, now, limits, parent, hash_, system_time, lifetime)
+
+
+def end_session(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> Token:
+    """End a session before it expires."""
+    session = draft.token(name)
+    if session is None or session.purpose is not Purpose.SESSION:
+        raise UnknownResource(what="session", name=name, hint="")
+    draft.changes.tokens[name] = None
+    draft.record(HistoryEntry(time=now, kind="session-ended", by=by, reason=name))
+    return session
+
+
+def _add_child(
+    draft: Draft,
+    now: datetime,
+    parent: Token,
+    purpose: Purpose,
+    hash_: str,
+    system_time: datetime,
+    lifetime: timedelta,
+) -> Token:
+    """Add a session or a link, and remove expired ones."""
+    if parent.expires_at is not None and not parent.valid_at(now):
+        raise TokenExpired(time=format_time(parent.expires_at), name=parent.name)
+    made = [token for token in draft.all_tokens() if token.purpose is not Purpose.API]
+    expired = [token for token in made if not token.valid_at(system_time)]
+    siblings = [token for token in made if token.parent == parent.name and token.purpose is purpose]
+    oldest_first = sorted((token for token in siblings if token not in expired), key=lambda token: token.created_at)
+    for token in (*expired, *oldest_first[: max(len(oldest_first) + 1 - MAX_CHILDREN, 0)]):
+        draft.changes.tokens[token.name] = None
+    child = parent._replace(
+        name=f"{parent.name}~{hash_[:12]}",  # users cannot choose a name with this character
+        hash=hash_,
+        created_by=parent.name,
+        created_at=system_time,
+        expires_at=system_time + lifetime,
+        purpose=purpose,
+        parent=parent.name,
+    )
+    draft.changes.tokens[child.name] = child
+    return child
+
+
+def _remove_children(draft: Draft, parent: str) -> None:
+    """Remove the sessions and links of a token that ends or is replaced."""
+    for token in draft.all_tokens():
+        if token.parent == parent:
+            draft.changes.tokens[token.name] = None
 
 
 # --- Idempotency keys ----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def reason_not_notified(draft: Draft, scope: str, now: datetime, limits: Operato
     return ""
 
 
-def enable(draft: Draft, now: datetime, limits: OperatorLimits, scope: str, by: str, enabling: str) -> None:
+def enable(draft: Draft, now: datetime, limits: OperatorLimits, scope: str, by: str) -> None:
     """Enable a scope at its first GET, or its first GET after it was disabled. Its incarnation restarts.
 
     The incarnation counts the scope's active events, so that a client that treats 0 as "no events yet" does not
@@ -40,7 +40,8 @@ def enable(draft: Draft, now: datetime, limits: OperatorLimits, scope: str, by: 
         return
     if not draft.fleet.scope_size(scope):  # it has left the fleet since it polled
         raise UnknownVM(name=scope, hint="")
-    draft.put_delivery(Delivery(scope, True, enabling, len(draft.events_of(scope))), now)
+    previous = delivery.enabling if delivery is not None else draft.forgotten_enabling
+    draft.put_delivery(Delivery(scope, True, previous + 1, len(draft.events_of(scope))), now)
     draft.record(_entry(draft, HistoryEntry(time=now, kind="enabled", by=by), scope))
 
 

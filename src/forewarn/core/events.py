@@ -58,12 +58,12 @@ class Event(NamedTuple):
 class Document(NamedTuple):
     """The current document of a scope: its active events in the order of their creation.
 
-    `enabling` identifies the period since the scope was last enabled. Incarnations count within it.
-    It is empty while the scope has never polled.
+    `enabling` counts how often the scope was enabled. Incarnations count within one enabling, so documents of a scope
+    are ordered by both. It is 0 while the scope is not enabled.
     """
 
     scope: str
-    enabling: str
+    enabling: int
     incarnation: int
     events: tuple[Event, ...]
     enabled: bool

@@ -58,6 +58,8 @@ HISTORY_KINDS = {
     "fleet-applied": "A fleet file was applied.",
     "token-created": "A token was created.",
     "token-revoked": "A token was revoked.",
+    "session-started": "A user signed in to the portal.",
+    "session-ended": "A user signed out of the portal, or an admin ended the session.",
     "webhook-added": "A webhook was added.",
     "webhook-removed": "A webhook was removed.",
     "changes-lost": "The write-ahead log was damaged. Changes before this row are lost.",
@@ -141,23 +143,26 @@ def find_operation(draft: Draft, operation_id: str) -> Operation:
 
 def record_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, reason: str = "") -> None:
     """Add a row about an event to history. `event`: as it is now."""
+    draft.record(event_entry(draft, now, kind, by, event, reason))
+
+
+def event_entry(draft: Draft, now: datetime, kind: str, by: str, event: Event, reason: str = "") -> HistoryEntry:
+    """Return a row about an event."""
     operation = find_operation(draft, event.operation)
-    draft.record(
-        HistoryEntry(
-            time=now,
-            kind=kind,
-            by=by,
-            group=event.group,
-            event=event.id,
-            operation=operation.id,
-            vms=event.resources,
-            reason=reason,
-            host=operation.host,
-            type=event.type,
-            cause=operation.cause,
-            snapshot=HistorySnapshot.of(event),
-            waits=open_waits(draft, operation, event),
-        )
+    return HistoryEntry(
+        time=now,
+        kind=kind,
+        by=by,
+        group=event.group,
+        event=event.id,
+        operation=operation.id,
+        vms=event.resources,
+        reason=reason,
+        host=operation.host,
+        type=event.type,
+        cause=operation.cause,
+        snapshot=HistorySnapshot.of(event),
+        waits=open_waits(draft, operation, event),
     )
 
 

@@ -31,8 +31,8 @@ def spread_hosts(hosts: Sequence[str], count: int) -> list[str]:
     return list(islice(cycle(hosts), count))
 
 
-def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
-    """Return the positions of two VMs of a group that share a host but have different update domains.
+def find_clashes(vms: Iterable[VM]) -> Iterator[tuple[int, int]]:
+    """Return the positions of VMs of a group that share a host but have different update domains, in pairs.
 
     A host goes down as a whole, so it may hold at most one update domain of a group.
     """
@@ -42,8 +42,7 @@ def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
             continue
         domain, other = given.setdefault((vm.group, vm.host), (vm.update_domain, position))
         if domain != vm.update_domain:
-            return other, position
-    return None
+            yield other, position
 
 
 def spread_domains(vms: Sequence[VM], groups: Mapping[str, Group]) -> list[VM]:

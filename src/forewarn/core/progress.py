@@ -254,6 +254,12 @@ def _find_started(draft: Draft, operation_id: str) -> Operation:
     return operation
 
 
+def describe_due(operation: Operation) -> str:
+    """Describe what happens to an operation when it becomes due."""
+    subject = operation.host or first_names(operation.vms)
+    return f"{operation.cause} of {subject} {'starts' if operation.status is OperationStatus.PENDING else 'ends'}."
+
+
 def when_due(draft: Draft | ServiceState, operation: Operation) -> datetime | None:
     """Return when the operation becomes due without any further request."""
     if operation.status is OperationStatus.PENDING:

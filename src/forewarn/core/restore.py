@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history, rollout_commands
+from forewarn.core.access import Purpose
 from forewarn.core.durations import from_text
 from forewarn.core.history import SKIPPED_NUMBERS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import OperationStatus
-from forewarn.core.state import Draft, HistoryEntry
+from forewarn.core.state import FORGOTTEN_ENABLING, Draft, HistoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,8 @@ class UsedNumbers(NamedTuple):
 
     sequence: int
     incarnations: Mapping[str, int]
+    enabling: int = 0
+    """The highest enabling of all scopes."""
 
 
 def service_time(state: ServiceState, now: datetime) -> datetime:
@@ -48,13 +51,18 @@ def restore(state: ServiceState, now: datetime, replaced: UsedNumbers, *, cancel
     draft = Draft(state, _no_new_id)
     reason = f"from a backup with history up to row {state.sequence}"
     draft.record(HistoryEntry(time=now, kind="restored", by=history.ENGINE, reason=reason))
+    for token in state.all_tokens():
+        if token.purpose is not Purpose.API:  # a session that has ended since, or a used link, would be valid again
+            draft.changes.tokens[token.name] = None
     if cancel_pending:
         _cancel_pending(draft, now, state)
+    enabling = max(replaced.enabling, highest_enabling(state)) + SKIPPED_NUMBERS
+    draft.changes.facts[FORGOTTEN_ENABLING] = str(enabling)
     for scope in state.deliveries:
         delivery = draft.delivery(scope)
         if delivery is not None:
             seen = max(delivery.incarnation, replaced.incarnations.get(scope, 0))
-            draft.changes.deliveries[scope] = delivery._replace(incarnation=seen + SKIPPED_NUMBERS)
+            draft.changes.deliveries[scope] = delivery._replace(enabling=enabling, incarnation=seen + SKIPPED_NUMBERS)
     first = max(state.sequence, replaced.sequence) + SKIPPED_NUMBERS
     changes = draft.changes
     changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
@@ -62,6 +70,12 @@ def restore(state: ServiceState, now: datetime, replaced: UsedNumbers, *, cancel
         if webhook.cursor == state.sequence:  # it has read all rows, so it is not behind by the skipped ones
             changes.webhooks[name] = webhook._replace(cursor=first - 1)
     return changes
+
+
+def highest_enabling(state: ServiceState) -> int:
+    """Return the highest enabling of all scopes, including those that have left the fleet."""
+    forgotten = Draft(state, _no_new_id).forgotten_enabling
+    return max([forgotten, *(delivery.enabling for delivery in state.deliveries.values())])
 
 
 def _cancel_pending(draft: Draft, now: datetime, state: ServiceState) -> None:

@@ -28,8 +28,13 @@ class Delivery(NamedTuple):
 
     scope: str
     enabled: bool
-    enabling: str
+    enabling: int
+    """Counts how often the scope was enabled. Incarnations count within one enabling."""
     incarnation: int
+
+
+FORGOTTEN_ENABLING = "forgotten_enabling"
+"""The fact with the highest enabling of all scopes that have left the fleet. One that returns counts from there."""
 
 
 class EndedEvent(NamedTuple):
@@ -119,6 +124,8 @@ class Changes:
     undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
     """By webhook and sequence; None: delivered, or the webhook was removed."""
     history: list[HistoryEntry] = field(default_factory=list)
+    decided_at: datetime | None = None
+    """The service's time when they were decided."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -228,6 +235,9 @@ class ServiceState:
     def ended_event(self, event_id: str) -> EndedEvent | None:
         return self.ended_events.get(event_id)
 
+    def fact(self, name: str) -> str | None:
+        return self.facts.get(name)
+
     def delivery(self, scope: str) -> Delivery | None:
         return self.deliveries.get(scope)
 
@@ -261,7 +271,7 @@ class ServiceState:
         events = tuple(self.events_of(scope))
         if delivery is None or not delivery.enabled:
             # The incarnation that enabling would start with: see enabling.enable.
-            return Document(scope, "", len(events), events, enabled=False)
+            return Document(scope, 0, len(events), events, enabled=False)
         return Document(scope, delivery.enabling, delivery.incarnation, events, enabled=True)
 
     def record_seen(self, times: Mapping[str, datetime]) -> None:
@@ -275,6 +285,13 @@ class ServiceState:
     def forget_ended_events(self, before: datetime) -> None:
         """Forget events that ended before this time."""
         self.ended_events = {id_: event for id_, event in self.ended_events.items() if event.ended_at > before}
+
+    def keep_from(self, earlier: ServiceState) -> None:
+        """Keep what the store does not have: polls that are not written yet, and counts since the start."""
+        for scope, time in earlier.last_seen.items():
+            if scope in self.deliveries:
+                self.last_seen[scope] = max(time, self.last_seen.get(scope, time))
+        self.webhook_deliveries.dropped = earlier.webhook_deliveries.dropped
 
     def absorb(self, changes: Changes) -> None:
         """Apply committed changes."""
@@ -522,6 +539,9 @@ class Draft:
             return EndedEvent(event.scope, event.ended_at)
         return self._base.ended_event(event_id)
 
+    def fact(self, name: str) -> str | None:
+        return self.changes.facts[name] if name in self.changes.facts else self._base.fact(name)
+
     def delivery(self, scope: str) -> Delivery | None:
         if scope in self.changes.deliveries:
             return self.changes.deliveries[scope]
@@ -612,7 +632,15 @@ class Draft:
         self.changes.last_seen[delivery.scope] = last_seen_at
 
     def forget_delivery(self, scope: str) -> None:
-        self.changes.deliveries[scope] = None
+        delivery = self.delivery(scope)
+        if delivery is not None:
+            self.changes.deliveries[scope] = None
+            self.changes.facts[FORGOTTEN_ENABLING] = str(max(delivery.enabling, self.forgotten_enabling))
+
+    @property
+    def forgotten_enabling(self) -> int:
+        """The highest enabling of all scopes that have left the fleet."""
+        return int(self.fact(FORGOTTEN_ENABLING) or 0)
 
     def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
         self.changes.fleet = fleet

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
+from forewarn.delivery.live_topics import LiveTopics
 from forewarn.engine.history import SCAN_ROWS
 from forewarn.errors import (
     HistoryExpired,
@@ -153,6 +154,7 @@ class Feed:
         self._reading: dict[tuple[FeedFilter, int], asyncio.Task[FeedPart | None]] = {}
         """Reads from the store. Readers at the same position share one."""
         self.stopping = False
+        self.topics = LiveTopics()
         engine.subscribe_to_commits(self._on_commit)
 
     async def reader(
@@ -165,12 +167,13 @@ class Feed:
         event_type: str = "",
         tenant: bool = False,
         owner: str = "",
+        topics: tuple[str, ...] = (),
     ) -> FeedSubscriber:
         """Return a reader for rows of these groups and kinds and of this event type (empty: all), after a row.
 
         `after`: None for new rows only, 0 for all stored rows. An expired row is an error: rows would be missing. The
-        reader ends when `is_authorized` returns False. `owner` is the name of the client's token. The caller must close
-        the reader.
+        reader ends when `is_authorized` returns False. `owner` is the name of the client's token. `topics`: live
+        topics to follow too. The caller must close the reader.
         """
         if self.stopping:
             raise ServiceStopping
@@ -179,7 +182,9 @@ class Feed:
             raise TooManyFeedClients(maximum=self._limits.readers)
         if sum(reader.owner == owner for reader in self.readers) >= self._limits.readers_of_token:
             raise TooManyFeedClientsOfToken(token=owner, maximum=self._limits.readers_of_token)
-        reader = FeedSubscriber(self, FeedFilter(groups, kinds, event_type, tenant), position, is_authorized, owner)
+        reader = FeedSubscriber(
+            self, FeedFilter(groups, kinds, event_type, tenant), position, is_authorized, owner, topics
+        )
         self.readers.add(reader)
         return reader
 
@@ -188,6 +193,7 @@ class Feed:
         if reader not in self.readers:
             return
         self.readers.discard(reader)
+        self.topics.leave(reader)
         if not self.readers:
             self._parts.clear()
             self._cached_bytes = 0
@@ -210,6 +216,7 @@ class Feed:
     def stop(self) -> None:
         """End all readers."""
         self.stopping = True
+        self.topics.stop()
         for reader in self.readers:
             reader.end()
 
@@ -294,13 +301,22 @@ class FeedSubscriber:
     """Reads the feed for one client."""
 
     def __init__(
-        self, feed: Feed, wanted: FeedFilter, position: int, is_authorized: Callable[[], bool], owner: str
+        self,
+        feed: Feed,
+        wanted: FeedFilter,
+        position: int,
+        is_authorized: Callable[[], bool],
+        owner: str,
+        topics: tuple[str, ...] = (),
     ) -> None:
         self._feed = feed
         self._wanted = wanted
         self.owner = owner
         self._position = position
         """All matching rows up to this sequence were sent."""
+        self._topics = topics
+        self._live_position = 0
+        """All messages of its topics up to this number were sent."""
         self._is_authorized = is_authorized
         self._wake = asyncio.Event()
         self._waiting = False
@@ -311,9 +327,15 @@ class FeedSubscriber:
         """Yield the bytes to send, until the feed ends."""
         try:
             yield stream_start(self._position)
+            if self._topics and not self._feed.stopping:
+                states, self._live_position = self._feed.topics.join(self, self._topics)
+                yield states
             # The feed may have stopped before this reader was registered.
             while not (self._ended or self._feed.stopping) and self._is_authorized():
-                if self._position < self._feed.records.newest:
+                live = self._live_messages()
+                if live:
+                    yield live
+                elif self._position < self._feed.records.newest:
                     part = await self._feed.part(self._wanted, self._position)
                     if part is None:
                         break  # a client that reconnects gets the error
@@ -325,6 +347,12 @@ class FeedSubscriber:
         finally:
             self.close()
 
+    def _live_messages(self) -> bytes:
+        if not self._topics:
+            return b""
+        data, self._live_position = self._feed.topics.after(self._live_position, self._topics)
+        return data
+
     def close(self) -> None:
         """Leave the feed."""
         self._feed.remove(self)
@@ -332,6 +360,12 @@ class FeedSubscriber:
     def end(self) -> None:
         self._ended = True
         self._wake.set()
+
+    def wake(self) -> None:
+        """Send new messages of the topics. Only a reader that waits must be woken: others look for them anyway."""
+        if self._waiting:
+            self._waiting = False
+            self._wake.set()
 
     def notify(self, entries: list[HistoryEntry], *, wake: bool) -> None:
         """Wake the reader if it wants one of the new rows; otherwise only move its position."""

@@ -13,6 +13,8 @@ from forewarn.core.waits import Wait
 from forewarn.delivery.event_shapes import HistorySnapshotShape, Shape, Time, choice, snapshot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from forewarn.core.state import HistoryEntry
 
 
@@ -61,8 +63,13 @@ def as_tenants_see(entry: HistoryEntry) -> HistoryEntry:
     return entry._replace(
         host="",
         reason=entry.reason if entry.kind in _REASONS_FOR_TENANTS else "",
-        waits=tuple(dict.fromkeys(wait if wait.group == entry.group else _generic(wait) for wait in entry.waits)),
+        waits=waits_as_tenants_see(entry.waits, entry.group),
     )
+
+
+def waits_as_tenants_see(waits: Iterable[Wait], group: str) -> tuple[Wait, ...]:
+    """Return the waits without what they say about other groups."""
+    return tuple(dict.fromkeys(wait if wait.group == group else _generic(wait) for wait in waits))
 
 
 def _generic(wait: Wait) -> Wait:

@@ -271,15 +271,25 @@ class Dispatcher:
         """Number of attempts by webhook and result."""
         self._senders: dict[str, WebhookSender] = {}
         self._tests: set[asyncio.Task[DeliveryOutcome]] = set()
+        self._active = False
+        """Whether it sends. Only the leader does."""
         self._stopping = False
+        engine.subscribe_to_commits(self._on_commit)
 
     async def start(self) -> None:
         """Start a sender for each webhook. The engine must be started."""
         if _INSTALLATION not in self._engine.facts:
             await self._engine.execute(_set_installation, uuid.uuid4().hex)
+        self._active = True
         for webhook in self._engine.draft().webhooks().values():
             self._open(webhook)
-        self._engine.subscribe_to_commits(self._on_commit)
+
+    async def suspend(self) -> None:
+        """Stop all senders at once: another node leads. It sends what has no stored result."""
+        self._active = False
+        for sender in self._senders.values():
+            sender.cancel()
+        self._senders.clear()
 
     async def stop(self) -> None:
         """Stop all senders. The next start continues with undelivered rows."""
@@ -333,7 +343,7 @@ class Dispatcher:
         self._senders[webhook.name] = WebhookSender(self._engine, self._outbound, outbox, self._source, self.attempts)
 
     def _on_commit(self, changes: Changes) -> None:
-        if self._stopping:  # the next start sends rows of requests that are still in progress
+        if self._stopping or not self._active:  # the next start sends rows of requests that are still in progress
             return
         for name, webhook in changes.webhooks.items():
             sender = self._senders.get(name)

@@ -15,6 +15,8 @@ from forewarn.errors import ClockNotJumped, VirtualClockAccepted
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from forewarn.clock import ClockJump
     from forewarn.engine.last_seen import LastSeen
     from forewarn.engine.writer import Writer
@@ -37,6 +39,8 @@ class ClockHold:
         self._last_seen = last_seen
         self._recorded = 0
         """Number of the last recorded jump."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a hold has begun or ended."""
 
     @property
     def jump(self) -> ClockJump | None:
@@ -66,9 +70,15 @@ class ClockHold:
                 until=to_text(jump.until),
             )
             await self._record(ENGINE, jump, accepted=False)
+            self.on_change()
         elif now >= jump.until:
             await self._end(self._clock, jump, ENGINE)
         return self._clock.jump is not None
+
+    def accept_stable_time(self) -> None:
+        """Use the system time after a jump, if it is stable: for a node that follows, which records nothing."""
+        if self._clock is not None and (jump := self._clock.jump) is not None and self._clock.now() >= jump.until:
+            self._clock.accept()
 
     async def accept(self, by: str) -> None:
         """End the hold: an operator says that the system time is right."""
@@ -84,6 +94,7 @@ class ClockHold:
         if clock.jump is not jump:  # another jump during the commit
             return
         self._last_seen.shift(clock.accept())
+        self.on_change()
         _log.info("system_clock_accepted", "The service uses the system time again.", by=by, time=to_text(clock.now()))
 
     async def _record(self, by: str, jump: ClockJump, *, accepted: bool) -> None:

@@ -6,20 +6,21 @@ Every command goes through one writer (engine/writer.py). `tick` processes what 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
+from forewarn.clock import VirtualClock
 from forewarn.core import access, approvals, enabling, fleet_commands, progress, requests, rollout_commands, webhooks
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
-from forewarn.core.state import Draft
+from forewarn.core.state import Changes, Draft
 from forewarn.engine.clock_hold import ClockHold
 from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
 from forewarn.engine.last_seen import LastSeen
 from forewarn.engine.scheduler import Scheduler, Timers
 from forewarn.engine.writer import Writer, new_id
-from forewarn.errors import StoreFailed
+from forewarn.errors import ClockNotVirtual, NothingDue, StoreFailed
+from forewarn.ports import HistoryFilter
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -33,15 +34,18 @@ if TYPE_CHECKING:
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import CauseRequest, FailedAttempt, Operation
     from forewarn.core.rollouts import Rollout
-    from forewarn.core.state import Changes
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
-    from forewarn.ports import Clock, ClockBarrier, Fabric, Store
+    from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store
 
 
 T = TypeVar("T")
 P = ParamSpec("P")
 _log = get_logger(__name__)
+
+
+MAX_MISSED_ROWS = 1000
+"""History rows that subscribers get after a reload. Readers that need more read them from the store."""
 
 
 class Published(NamedTuple):
@@ -51,6 +55,16 @@ class Published(NamedTuple):
     """Scopes whose document may have changed."""
     fleet: bool
     """Whether VMs or groups were added, removed or renamed."""
+
+
+class DueItem(NamedTuple):
+    """Something that happens because of the time."""
+
+    time: datetime
+    kind: str
+    """operation, rollout or fabric."""
+    id: str
+    description: str
 
 
 class Engine:
@@ -66,21 +80,53 @@ class Engine:
         self.clock_hold = ClockHold(clock, self._writer, self.last_seen)
         self.records = StoredRecords(self._writer, store)
         self._executor = Executor(clock, fabric, WorkReports(self._writer, limits))
-        retention = Retention(clock, self._writer, self.records, limits)
+        self._retention = Retention(clock, self._writer, self.records, limits)
         self._scheduler = Scheduler(
-            clock, self._timers, self.last_seen, self._writer, self._executor, retention, self.clock_hold, self.tick
+            clock,
+            self._timers,
+            self.last_seen,
+            self._writer,
+            self._executor,
+            self._retention,
+            self.clock_hold,
+            self.tick,
         )
+        self.forwarder: Forwarder | None = None
+        """Sends changes to the leader while this node follows."""
         self._subscribers: list[Callable[[Published], None]] = []
         self._commit_subscribers: list[Callable[[Changes], None]] = []
 
     # --- Start and stop ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Continue from the stored state. Process what became due while the service was down."""
+        """Continue from the stored state, as the only node."""
+        await self.load()
+        await self.lead()
+
+    async def load(self) -> None:
+        """Load the stored state, and publish it: the service answers from it, and changes nothing."""
+        before = self._writer.state
         state = await self._writer.load()
-        self._scheduler.resume()
+        if isinstance(self.clock, VirtualClock):
+            self._scheduler.resume()
         await self._writer.load_ended_events(self.clock.now() - approvals.ENDED_EVENT_RETENTION)
+        scopes = frozenset((*before.deliveries, *state.deliveries))
+        for subscriber in self._subscribers:
+            subscriber(Published(scopes, fleet=True))
+        if before.sequence:  # it was too far behind: what its subscribers have missed
+            newest = HistoryFilter(after=before.sequence, newest=True, limit=MAX_MISSED_ROWS)
+            missed = Changes(tokens=dict(state.tokens), history=(await self.records.history(newest))[::-1])
+            for commit_subscriber in self._commit_subscribers:
+                commit_subscriber(missed)
+
+    async def lead(self) -> None:
+        """Make changes from now on, and process what is due. The state must have all commits."""
+        state = self._writer.state
+        self._scheduler.resume()
+        self._timers.clear()
+        self.last_seen.start_watching()
         self.last_seen.exclude_downtime()
+        self._writer.lead()
         for operation in state.operations.values():
             self._schedule(operation)
         for rollout in state.rollouts.values():
@@ -98,12 +144,43 @@ class Engine:
         except StoreFailed as error:  # polls must work, and the scheduler tries again
             _log.warning("due_items_not_processed", "Cannot process due events; retrying.", error=str(error))
 
+    async def follow(self) -> None:
+        """Change nothing from now on: another node leads. Returns when no commit is in progress."""
+        self._writer.stop_leading()
+        await self._scheduler.stop()
+        await self._executor.stop()
+        self._timers.clear()
+        await self._writer.wait_until_idle()
+
+    def tidy_follower(self) -> None:
+        """Do what a node must do from time to time while it follows. The leader does it with its other work."""
+        self._retention.forget_expired()
+        self.clock_hold.accept_stable_time()
+
+    @property
+    def on_deposed(self) -> Callable[[], None]:
+        """Called when a commit was rejected because another node leads."""
+        return self._writer.on_deposed
+
+    @on_deposed.setter
+    def on_deposed(self, callback: Callable[[], None]) -> None:
+        self._writer.on_deposed = callback
+
+    async def run_in_store_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Call the store in its thread."""
+        return await self._writer.run_in_store_thread(call, *arguments)
+
+    def apply(self, changes: Changes, position: int) -> None:
+        """Apply and publish a commit of the leader."""
+        self._writer.apply(changes, position)
+
     async def stop(self) -> None:
         """Finish the submitted commands, write the last-seen times, and close the store."""
-        try:
-            await self.last_seen.write()
-        except StoreFailed as error:
-            _log.warning("last_seen_not_written", "Cannot write last-seen times; stopping.", error=str(error))
+        if self.leads:
+            try:
+                await self.last_seen.write()
+            except StoreFailed as error:
+                _log.warning("last_seen_not_written", "Cannot write last-seen times; stopping.", error=str(error))
         await self._scheduler.stop()
         await self._executor.stop()
         self.records.stop()
@@ -148,6 +225,9 @@ class Engine:
         self, ids: Sequence[str], by: str, scope: str, done: Callable[[None, BaseException | None], None]
     ) -> None:
         """Approve events of a scope. Calls `done` when that is on disk or has failed: a poll uses no tasks."""
+        if self.forwarder is not None and not self.forwarder.is_certain:
+            self.forwarder.approve(ids, by, scope, done)
+            return
         command = with_follow_ups(self.limits, approvals.approve, ids, by, scope=scope)
         self._writer.submit_with_callback(command, done)
 
@@ -177,7 +257,10 @@ class Engine:
 
     async def enable(self, scope: str, by: str) -> None:
         """Enable scheduled events for a scope."""
-        await self.execute(enabling.enable, scope, by, secrets.token_hex(4))
+        if self.forwarder is not None and not self.forwarder.is_certain:
+            await self.forwarder.enable(scope, by)
+            return
+        await self.execute(enabling.enable, scope, by)
 
     async def return_host(self, name: str, by: str) -> list[Operation]:
         """Return a host to service. Returns the operations that this cancels."""
@@ -273,7 +356,48 @@ class Engine:
         """Advance a virtual clock. Returns when everything due is done, and the VMs of the barrier have seen it."""
         return await self._scheduler.advance(duration, barrier)
 
+    def next_due(self) -> DueItem | None:
+        """Return what happens next because of the time, after now. Inactivity does not count: VMs may poll again."""
+        state, now = self._writer.state, self.clock.now()
+        items = [
+            DueItem(time, "operation", operation.id, progress.describe_due(operation))
+            for operation in state.operations.values()
+            if (time := progress.when_due(state, operation)) is not None and time > now
+        ]
+        items += [
+            DueItem(time, "rollout", rollout.id, f"The next wave of rollout {rollout.id} is scheduled.")
+            for rollout in state.rollouts.values()
+            if (time := rollout_commands.when_due(rollout)) is not None and time > now
+        ]
+        if isinstance(self.clock, VirtualClock) and (time := self.clock.next_wake_up()) is not None and time > now:
+            items.append(DueItem(time, "fabric", "", "The fabric continues its work."))
+        return min(items, key=lambda item: item.time, default=None)
+
+    def time_to_next(self) -> timedelta:
+        """Return the time until something is due. Raises an error if nothing is."""
+        if not self.clock.virtual:
+            raise ClockNotVirtual
+        due = self.next_due()
+        if due is None:
+            raise NothingDue
+        return due.time - self.clock.now()
+
     # --- Reading: from memory ---------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node makes the changes. The only node of a service always does."""
+        return self._writer.leads
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit has begun whose outcome this node does not know yet."""
+        return self._writer.is_committing
+
+    @property
+    def position(self) -> int:
+        """Number of the last commit in the journal that this node has applied; 0 without a journal."""
+        return self._writer.position
 
     @property
     def fleet(self) -> Fleet:
@@ -309,6 +433,11 @@ class Engine:
     def live_events(self) -> list[Event]:
         return self._writer.state.live_events()
 
+    @property
+    def event_count(self) -> int:
+        """Number of active events."""
+        return len(self._writer.state.events)
+
     def last_seen_at(self, scope: str) -> datetime | None:
         """Return when the scope last polled."""
         return self.last_seen.last_seen_at(scope)
@@ -325,6 +454,20 @@ class Engine:
             and ((before := state.operation(operation.id)) is None or before.status is OperationStatus.PENDING)
         ]
         state.absorb(changes)
+        if self.leads:
+            self._set_timers(changes)
+        scopes = frozenset(changes.deliveries) | {event.scope for event in changes.events.values()}
+        fleet_changed = not all(change.in_place for change in changes.fleet_changes)
+        if scopes or fleet_changed:
+            published = Published(scopes, fleet_changed)
+            for subscriber in self._subscribers:
+                subscriber(published)
+        for commit_subscriber in self._commit_subscribers:
+            commit_subscriber(changes)
+        return started
+
+    def _set_timers(self, changes: Changes) -> None:
+        state = self._writer.state
         # An event can change its due time although its operation is unchanged.
         touched = dict.fromkeys((*changes.operations, *(event.operation for event in changes.events.values())))
         for operation_id in touched:
@@ -336,18 +479,11 @@ class Engine:
         for scope, delivery in changes.deliveries.items():
             if delivery is not None and delivery.enabled and scope in changes.last_seen:
                 self.last_seen.watch(scope)
-        scopes = frozenset(changes.deliveries) | {event.scope for event in changes.events.values()}
-        fleet_changed = not all(change.in_place for change in changes.fleet_changes)
-        if scopes or fleet_changed:
-            published = Published(scopes, fleet_changed)
-            for subscriber in self._subscribers:
-                subscriber(published)
-        for commit_subscriber in self._commit_subscribers:
-            commit_subscriber(changes)
-        return started
 
     def _update_executor(self, changes: Changes, started: list[Operation]) -> None:
         """Execute the started operations, and stop waiting for those that have ended."""
+        if not self.leads:  # the commit was the last one of this leader
+            return
         for operation in changes.operations.values():
             if not operation.status.live:
                 self._executor.stop_waiting(operation.id)

@@ -166,6 +166,7 @@ class Executor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._executed, self._written = [], None
 
     def _finished(self, operation_id: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(operation_id) is task:

@@ -182,10 +182,16 @@ class Retention:
         self._stopping = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+        self._stopping, self._task, self._checked_at = False, None, None
 
-    async def _remove(self, now: datetime) -> None:
+    def forget_expired(self) -> None:
+        """Forget in memory what has expired. The leader removes it from the store."""
+        now = self._clock.now()
         self._writer.forget_responses(now - RESPONSE_RETENTION)
         self._writer.forget_ended_events(now - ENDED_EVENT_RETENTION)
+
+    async def _remove(self, now: datetime) -> None:
+        self.forget_expired()
         before = now - self._retention_time if self._retention_time else BEGINNING
         try:
             cutoff = await self._records.retention_cutoff(before, now - RESPONSE_RETENTION)

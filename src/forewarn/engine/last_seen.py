@@ -10,7 +10,7 @@ from forewarn.core.durations import from_text, to_text
 from forewarn.errors import StoreFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
     from forewarn.core.limits import OperatorLimits
@@ -65,6 +65,28 @@ class LastSeen:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
         self._add(downtime)
+
+    def start_watching(self) -> None:
+        """Start to watch for inactivity. All earlier timers are gone."""
+        self._watched.clear()
+        self._written_at = None
+
+    def take_unwritten(self) -> dict[str, datetime]:
+        """Return the times that are not written yet. A node that follows sends them to the leader."""
+        self.record_polls()
+        unwritten, self._unwritten = self._unwritten, set()
+        state = self._writer.state
+        return {scope: time for scope in unwritten if (time := state.last_seen_at(scope)) is not None}
+
+    def record(self, times: Mapping[str, datetime]) -> None:
+        """Record polls that another node has seen, or that could not be sent."""
+        known = {
+            scope: max(time, self._writer.state.last_seen_at(scope) or time)
+            for scope, time in times.items()
+            if self._writer.state.delivery(scope) is not None
+        }
+        self._writer.record_seen(known)
+        self._unwritten |= known.keys()
 
     def shift(self, step: timedelta) -> None:
         """Follow a step of the clock, so that it does not change how long ago the scopes polled."""

@@ -52,6 +52,10 @@ class Timers:
             due.append((kind, key))
         return due
 
+    def clear(self) -> None:
+        """Remove all timers."""
+        self._heap = []
+
     def remove(self, kind: str) -> None:
         """Remove all timers of a kind."""
         self._heap = [timer for timer in self._heap if timer[1] != kind]
@@ -65,6 +69,10 @@ _log = get_logger(__name__)
 
 MAX_WAIT_SECONDS = 1.0
 """Maximum wait between two checks, because the system clock can jump and a full disk can have room again."""
+
+
+def _not_late() -> float:
+    return 0.0
 
 
 class Scheduler:
@@ -127,6 +135,8 @@ class Scheduler:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self._writer.measurements.late_seconds = _not_late
         await self._retention.stop()
 
     async def advance(self, duration: timedelta, barrier: ClockBarrier | None = None) -> datetime:

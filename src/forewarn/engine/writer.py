@@ -21,7 +21,7 @@ from forewarn.clock import real_seconds
 from forewarn.core.durations import to_text
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.engine.measurements import Measurements
-from forewarn.errors import ServiceStopping, StoreFailed, StoreOutcomeUnknown
+from forewarn.errors import NotLeading, ServiceStopping, StoreFailed, StoreOutcomeUnknown
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -92,6 +92,10 @@ MAX_DEFER_SECONDS = 0.2
 """Maximum delay of a deferred command."""
 
 
+def _nothing() -> None:
+    pass
+
+
 def new_id() -> str:
     """Return an id for a new event, operation or rollout."""
     return str(uuid.uuid4())
@@ -129,23 +133,55 @@ class Writer:
         """Commands of a failed batch. Each is retried in a batch of its own."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._writing = False
+        self.is_committing = False
+        """Whether a commit has begun whose outcome is not known yet."""
         self._begin_handle: asyncio.Handle | None = None
         self._defer_timer: asyncio.TimerHandle | None = None
         self._deferral_disabled = 0
         self._thread = StoreThread()
         self._stopping = False
+        self.leads = False
+        """Whether this writer commits. Otherwise it follows: it applies what another node has committed."""
+        self.position = 0
+        """Number of the last commit in the journal that the state has. 0 without a journal."""
+        self._earliest: datetime | None = None
+        """The time of the last commit of another node: later commits have no earlier time, whatever the clock says."""
+        self.on_deposed: Callable[[], None] = _nothing
+        """Called when a commit was rejected because another node leads."""
         self.measurements = Measurements()
         self._commit_started_seconds = 0.0
 
     async def load(self) -> ServiceState:
-        """Load the state from the store."""
+        """Load the state from the store. Until that is done, the earlier state stays."""
         saved = await self.run_in_store_thread(self._store.load)
-        self.state = ServiceState(saved.fleet)
+        state = ServiceState(saved.fleet)
         # History rows are not loaded, so absorbing the changes does not set the sequence.
-        self.state.absorb(saved.as_changes())
-        self.state.sequence = saved.sequence
-        return self.state
+        state.absorb(saved.as_changes())
+        state.sequence = saved.sequence
+        state.keep_from(self.state)
+        self.state, self.position = state, saved.position
+        return state
+
+    # --- Leading and following ----------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Commit from now on."""
+        self.leads = True
+
+    def stop_leading(self) -> None:
+        """Commit nothing from now on. Commands that are not being written are rejected."""
+        self.leads = False
+        rejected = [*self._single, *self._queue, *self._deferred]
+        self._single.clear()
+        self._queue, self._deferred = [], []
+        _call_back([CommandResult(pending.done, None, NotLeading()) for pending in rejected])
+
+    def apply(self, changes: Changes, position: int) -> None:
+        """Apply a commit of the leader. No own commit may be in progress: it would be applied twice."""
+        self.position = position
+        if changes.decided_at is not None:
+            self._earliest = changes.decided_at
+        self._publish(changes)
 
     async def stop(self) -> None:
         """Write the submitted commands, reject new ones, and close the store."""
@@ -171,8 +207,9 @@ class Writer:
 
         The callback is never called before this method returns.
         """
-        if self._stopping:
-            asyncio.get_running_loop().call_soon(done, None, ServiceStopping())
+        if self._stopping or not self.leads:
+            rejection = ServiceStopping() if self._stopping else NotLeading()
+            asyncio.get_running_loop().call_soon(done, None, rejection)
             return
         self._idle.clear()
         if defer and not self._deferral_disabled:
@@ -250,13 +287,13 @@ class Writer:
 
     def _begin_soon(self) -> None:
         # Not at once, so that all commands of this loop iteration are in one batch.
-        if not self._writing and self._begin_handle is None:
+        if not self.is_committing and self._begin_handle is None:
             self._begin_handle = asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         """Decide the next batch, and start its commit."""
         self._begin_handle = None
-        if self._writing:  # a callback of the last batch has already started the next one
+        if self.is_committing:  # a callback of the last batch has already started the next one
             return
         while self._single or self._queue:
             if self._single:
@@ -265,7 +302,7 @@ class Writer:
                 batch, self._queue = self._queue, []
             changes, results = self._decide(batch)
             if changes:
-                self._writing = True
+                self.is_committing = True
                 self._commit_started_seconds = real_seconds()
                 commit = partial(self._store.commit, changes)
                 self._thread.submit(commit, partial(self._finish, batch, changes, results))
@@ -276,6 +313,8 @@ class Writer:
 
     def _decide(self, batch: list[PendingCommand]) -> tuple[Changes, list[CommandResult]]:
         now = self._clock.now()
+        if self._earliest is not None:
+            now = max(now, self._earliest)
         whole: Draft | None = None
         results = []
         for pending in batch:
@@ -293,6 +332,7 @@ class Writer:
                 results.append(CommandResult(pending.done, result, None))
         changes = whole.changes if whole is not None else Changes()
         if changes:
+            changes.decided_at = now
             first = self.state.sequence + 1
             changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
             if self._clock.virtual:
@@ -304,19 +344,23 @@ class Writer:
         batch: list[PendingCommand],
         changes: Changes,
         results: list[CommandResult],
-        _: None,
+        position: int,
         error: BaseException | None,
     ) -> None:
         """Publish a committed batch, or handle a failed commit."""
-        self._writing = False
+        self.is_committing = False
         self.measurements.commit_ended(real_seconds() - self._commit_started_seconds, error)
         try:
             if error is None:
+                self.position = position
                 try:
                     started = self._publish(changes)
                 finally:
                     _call_back(results)
                 self._update_executor(changes, started)
+            elif isinstance(error, NotLeading):
+                _call_back([one._replace(error=error) for one in results])
+                self.on_deposed()
             elif isinstance(error, StoreFailed) and not isinstance(error, StoreOutcomeUnknown) and len(batch) > 1:
                 # One large command may have filled the disk, so retry each one alone. Not if the outcome is unknown:
                 # if a retry failed too, its error would say that nothing has changed.

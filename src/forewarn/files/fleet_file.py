@@ -1,4 +1,7 @@
-"""Parse a fleet file. Errors name the line and the key."""
+"""Parse a fleet file. The error lists all mistakes, each with its line and key.
+
+A check that depends on other keys runs only if these are right, so no mistake is reported that follows from another.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from collections import Counter
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from sys import intern
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from forewarn.core.fleet import (
     EVICTION_POLICIES,
@@ -24,14 +27,14 @@ from forewarn.core.fleet import (
     own_host,
 )
 from forewarn.core.operations import AUTO_APPROVE_VALUES
-from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
+from forewarn.core.placement import UNPLACED, find_clashes, spread_domains, spread_hosts
 from forewarn.core.windows import parse_window
-from forewarn.errors import nearest
+from forewarn.errors import nearest, nearest_name
 from forewarn.files.policy import parse_os_image_notice, parse_terminate_notice
-from forewarn.files.toml_reader import TomlFile, TomlTable
+from forewarn.files.toml_reader import TomlFile, TomlTable, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
     from datetime import timedelta
 
     from forewarn.core.windows import Window
@@ -67,21 +70,29 @@ _LAST_PORT = 65535
 _LAST_PLACEMENT_GROUP = 10_000
 
 
-def read_vms(
-    entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host], shared: dict[Hashable, Any]
-) -> Iterator[VM]:
-    """Yield the VMs of one [[vm]]. Domains that are not given stay UNPLACED.
+class Declared(NamedTuple, Generic[_Declared]):
+    """The groups or hosts that a VM can name."""
 
-    `shared` has the long values of earlier entries, so that VMs with equal values share one object.
+    by_name: Mapping[str, _Declared | None]
+    """None: a mistake in its own table decides what it is."""
+    is_complete: bool
+    """False: because of a mistake, the names of some of them are not known."""
+
+
+def read_vms(entry: TomlTable, groups: Declared[Group], hosts: Declared[Host], shared: dict[Hashable, Any]) -> list[VM]:
+    """Return the VMs of one [[vm]]. Domains that are not given stay UNPLACED.
+
+    `shared` has the long values of earlier entries, so that VMs with equal values share one object. After a mistake,
+    a VM can have an empty name or host.
     """
     entry.reject_unknown(_KEYS)
     _check_set_keys(entry)
     group = _declared(entry, groups, entry.text("group"), "group") if "group" in entry else None
     first = entry.integer("first", 0, 0, _LARGEST_FIRST)
     numbers = range(first, first + entry.integer("count", 1, 1, _LARGEST_COUNT))
-    names = _numbered(entry, "name", _name_pattern(entry, group), numbers)
-    if group is None:
-        _check_group_names(entry, names, groups)
+    names = _names(entry, group, numbers)
+    if group is None and entry.is_right("group"):
+        _check_group_names(entry, names, groups.by_name)
     update_domain = _given_domain(entry, "update_domain", group.update_domains if group else 1)
     fault_domain = _given_domain(entry, "fault_domain", group.fault_domains if group else 1)
     # Interned, because each [[vm]] has its own copy of these strings.
@@ -99,15 +110,8 @@ def read_vms(
     public_keys = shared.setdefault(public_keys, public_keys)
     terminate_notice = _own_terminate_notice(entry, group)
     eviction_policy = _own_eviction_policy(entry, priority)
-    for name, host, address, listen, hostname in zip(
-        names,
-        _hosts(entry, hosts, names),
-        _addresses(entry, len(names)),
-        _listeners(entry, len(names)),
-        _hostnames(entry, group, names, numbers),
-        strict=True,
-    ):
-        yield VM(
+    return [
+        VM(
             *(name, group.name if group else name, host, update_domain, fault_domain, address, listen),
             *(hostname, priority, size, zone, tags, auto_approve),
             placement_group=placement_group,
@@ -119,36 +123,59 @@ def read_vms(
             terminate_notice=terminate_notice,
             eviction_policy=eviction_policy,
         )
+        for name, host, address, listen, hostname in zip(
+            names,
+            _hosts(entry, hosts, names),
+            _addresses(entry, len(names)),
+            _listeners(entry, len(names)),
+            _hostnames(entry, group, names, numbers),
+            strict=True,
+        )
+    ]
 
 
 def check_name(entry: TomlTable, key: str, name: str) -> None:
     """Reject an invalid name of a VM, group or host."""
     if "{n}" in name:
-        problem = "{n} is the number of a VM in a set. Write a name without it"
-        raise entry.error(f"{problem}, or add count.", key)
-    if not _NAME.fullmatch(name) or not name.isprintable():
+        if entry.is_right("count"):
+            problem = "{n} is the number of a VM in a set. Write a name without it"
+            entry.report(f"{problem}, or add count.", key)
+    elif not _NAME.fullmatch(name) or not name.isprintable():
         problem = f"{name!r} is not a valid name. Write 1 to 80 characters"
         without = """without white space, control characters and / \\ " ' < > | : * ? # & %"""
-        raise entry.error(f"{problem}, {without}.", key)
+        entry.report(f"{problem}, {without}.", key)
 
 
 def _check_set_keys(entry: TomlTable) -> None:
     if "count" not in entry:
         for key, remedy in _SET_KEYS.items():
-            if key in entry:
-                raise entry.error(f"Needs count, because it is for a set of VMs. Add count, or {remedy}.", key)
+            if key in entry and entry.is_right("count"):
+                entry.report(f"Needs count, because it is for a set of VMs. Add count, or {remedy}.", key)
     elif "address" in entry:
-        raise entry.error('A set needs a range. Write addresses = "10.0.0.4-10.0.0.103".', "address")
+        entry.report('A set needs a range. Write addresses = "10.0.0.4-10.0.0.103".', "address")
     if "host" in entry and "hosts" in entry:
-        raise entry.error("Write host (one for all VMs) or hosts (assigned in turn), not both.", "hosts")
+        entry.report("Write host (one for all VMs) or hosts (assigned in turn), not both.", "hosts")
 
 
-def _declared(entry: TomlTable, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
-    found = declared.get(name)
+def _declared(entry: TomlTable, declared: Declared[_Declared], name: str, key: str, *deeper: int) -> _Declared | None:
+    """Return the group or host with this name. None: it is not known, because of a mistake here or there."""
+    found = declared.by_name.get(name)
     if found is None:
-        table = key.removesuffix("s")
-        raise entry.error(f"No [[{table}]] is named {name!r}.{nearest(name, declared)}", key, *deeper)
+        if name not in declared.by_name and declared.is_complete:
+            table = key.removesuffix("s")
+            entry.report(f"No [[{table}]] is named {name!r}.{nearest(name, declared.by_name)}", key, *deeper)
+        entry.distrust(key, *deeper)
     return found
+
+
+def _names(entry: TomlTable, group: Group | None, numbers: Sequence[int]) -> list[str]:
+    """Return the names of the VMs; empty ones, if a mistake decides about them."""
+    if entry.is_right("group"):
+        names = _numbered(entry, "name", _name_pattern(entry, group), numbers)
+    else:
+        # The group decides about the names of a set.
+        names = [entry.text("name")] if "count" not in entry else [""] * len(numbers)
+    return names if entry.is_right("name", "count", "first") else [""] * len(numbers)
 
 
 def _name_pattern(entry: TomlTable, group: Group | None) -> str:
@@ -159,7 +186,7 @@ def _name_pattern(entry: TomlTable, group: Group | None) -> str:
         return _cloud_service_pattern(entry)
     name = entry.required_text("name", 'Write it like name = "web-0", or for a set name = "web-{n}".')
     if "count" in entry and "{n}" not in name:
-        raise entry.error('The names of a set need {n} where the number goes, like "web-{n}".', "name")
+        entry.report('The names of a set need {n} where the number goes, like "web-{n}".', "name")
     return name
 
 
@@ -167,13 +194,13 @@ def _scale_set_pattern(entry: TomlTable, scale_set: str) -> str:
     if "count" in entry:
         if entry.text("name", scale_set) != scale_set:
             problem = f"Omit it. The VMs of this scale set are named {scale_set}_0, {scale_set}_1 and so on."
-            raise entry.error(problem, "name")
+            entry.report(problem, "name")
         return scale_set + "_{n}"
     name = entry.required_text("name", f'Write it like name = "{scale_set}_0".')
     stem, _, number = name.rpartition("_")
     if stem != scale_set or not _NUMBER.fullmatch(number):
         problem = f"In this scale set a VM is named {scale_set}_0, {scale_set}_1 and so on."
-        raise entry.error(f'{problem} In a set with mode = "flexible" you choose the names.', "name")
+        entry.report(f'{problem} In a set with mode = "flexible" you choose the names.', "name")
     return name
 
 
@@ -182,12 +209,12 @@ def _cloud_service_pattern(entry: TomlTable) -> str:
         remedy = 'Write only the role, like "Worker". Its VMs are named Worker_IN_0, Worker_IN_1 and so on.'
         role = entry.required_text("name", remedy)
         if not role or "{n}" in role:
-            raise entry.error(remedy, "name")
+            entry.report(remedy, "name")
         return role + "_IN_{n}"
     name = entry.required_text("name", 'Write it like name = "Worker_IN_0".')
     role, _, number = name.rpartition("_IN_")
     if not role or not _NUMBER.fullmatch(number):
-        raise entry.error("In a cloud service a VM is named after its role, like Worker_IN_0.", "name")
+        entry.report("In a cloud service a VM is named after its role, like Worker_IN_0.", "name")
     return name
 
 
@@ -201,18 +228,18 @@ def _numbered(entry: TomlTable, key: str, pattern: str, numbers: Sequence[int]) 
     return numbered
 
 
-def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
+def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Container[str]) -> None:
     """Reject VMs without a group that have the name of a group. Such a VM is a group with its own name."""
     for name in names:
         if name in groups:
             problem = f'{name!r} is also the name of a group. Write group = "{name}", or choose another name.'
-            raise entry.error(problem, "name")
+            entry.report(problem, "name")
 
 
 def _hostnames(entry: TomlTable, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
     if "hostname" in entry:
         return _numbered(entry, "hostname", entry.text("hostname"), numbers)
-    if group and _is_uniform_set(group):
+    if group and _is_uniform_set(group) and entry.is_right("name"):
         return [group.name + _base36(int(name.rpartition("_")[2])) for name in names]
     return names
 
@@ -232,14 +259,16 @@ def _is_uniform_set(group: Group) -> bool:
 def _placement_group(entry: TomlTable, group: Group | None) -> int:
     """Return the number of the placement group; 0: the service assigns one."""
     if group is None or group.kind != GroupKind.SCALE_SET:
-        if "placement_group" in entry:
-            raise entry.error("Only VMs of a scale set have a placement group. Omit it.", "placement_group")
+        if "placement_group" in entry and entry.is_right("group"):
+            entry.report("Only VMs of a scale set have a placement group. Omit it.", "placement_group")
         return 1
     return entry.integer("placement_group", 0, 1, _LAST_PLACEMENT_GROUP)
 
 
 def _given_domain(entry: TomlTable, key: str, count: int) -> int:
     reason = f", because the group has {count}" if count > 1 else ", because there is only one"
+    if not entry.is_right("group"):
+        count, reason = max(_MAX_DOMAINS), ""
     return entry.integer(key, UNPLACED, 0, count - 1, reason)
 
 
@@ -264,7 +293,7 @@ def _tags(entry: TomlTable) -> tuple[tuple[str, str], ...]:
 
 def _check_plain(entry: TomlTable, text: str, *keys: str) -> None:
     if not text.isprintable():
-        raise entry.error(
+        entry.report(
             f"{text!r} contains control characters or other invisible characters. Write plain text in one line.", *keys
         )
 
@@ -283,7 +312,7 @@ def _data(entry: TomlTable, key: str) -> str:
     text = entry.text(key)
     size = len(text.encode())
     if size > _MAX_DATA_BYTES:
-        raise entry.error(f"Has {size} bytes in UTF-8. The maximum is {_MAX_DATA_BYTES}.", key)
+        entry.report(f"Has {size} bytes in UTF-8. The maximum is {_MAX_DATA_BYTES}.", key)
     return text
 
 
@@ -292,7 +321,7 @@ def _public_keys(entry: TomlTable) -> tuple[str, ...]:
     for index, key in enumerate(keys):
         if not key.isprintable() or len(key.split()) < 2:
             problem = "Must be one line with the type and the data of an OpenSSH public key"
-            raise entry.error(f'{problem}, like "ssh-ed25519 AAAAC3Nz ops@example.org".', "public_keys", index)
+            entry.report(f'{problem}, like "ssh-ed25519 AAAAC3Nz ops@example.org".', "public_keys", index)
     return tuple(keys)
 
 
@@ -303,12 +332,12 @@ def _own_terminate_notice(entry: TomlTable, group: Group | None) -> timedelta | 
 
 def _reject_in_group(entry: TomlTable, group: Group | None, key: str) -> None:
     if group and key in entry:
-        raise entry.error(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", key)
+        entry.report(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", key)
 
 
 def _own_eviction_policy(entry: TomlTable, priority: str) -> str:
-    if "eviction_policy" in entry and priority != SPOT:
-        raise entry.error(f'Only Spot VMs are evicted. Write priority = "{SPOT}", or omit it.', "eviction_policy")
+    if "eviction_policy" in entry and priority != SPOT and entry.is_right("priority"):
+        entry.report(f'Only Spot VMs are evicted. Write priority = "{SPOT}", or omit it.', "eviction_policy")
     return _eviction_policy(entry)
 
 
@@ -316,70 +345,78 @@ def _eviction_policy(entry: TomlTable) -> str:
     return intern(entry.choice("eviction_policy", EVICTION_POLICIES, "")) if "eviction_policy" in entry else ""
 
 
-def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
+def _hosts(entry: TomlTable, declared: Declared[Host], names: Sequence[str]) -> list[str]:
+    """Return the host of each VM; an empty one, if a mistake decides about it."""
     if "host" in entry:
-        return [_declared(entry, declared, entry.text("host"), "host").name] * len(names)
+        host = _declared(entry, declared, entry.text("host"), "host")
+        return [host.name if host else ""] * len(names)
     if "hosts" in entry:
         given = enumerate(entry.texts("hosts"))
-        hosts = [_declared(entry, declared, name, "hosts", index).name for index, name in given]
+        hosts = [_declared(entry, declared, name, "hosts", index) for index, name in given]
         if not hosts:
-            raise entry.error("Name at least one host, or omit it.", "hosts")
-        return spread_hosts(hosts, len(names))
-    own_hosts = [own_host(name) for name in names]
-    for name, host in zip(names, own_hosts, strict=True):
-        if host in declared:
-            problem = f"Without it {name!r} gets its own host {host!r}, but a [[host]] has this name."
-            raise entry.error(f"{problem} Write host, or rename the [[host]].", "host")
+            entry.report("Name at least one host, or omit it.", "hosts")
+        return spread_hosts([host.name if host else "" for host in hosts] or [""], len(names))
+    own_hosts = [own_host(name) if name else "" for name in names]
+    for name, own in zip(names, own_hosts, strict=True):
+        if own in declared.by_name:
+            problem = f"Without it {name!r} gets its own host {own!r}, but a [[host]] has this name."
+            entry.report(f"{problem} Write host, or rename the [[host]].", "host")
     return own_hosts
 
 
 def _addresses(entry: TomlTable, count: int) -> list[str]:
+    """Return the address of each VM; an empty one, if it has none."""
+    none = [""] * count
     if "address" in entry:
-        return [str(_address(entry, "address", entry.text("address")))]
-    if "addresses" not in entry:
-        return [""] * count
-    first, last = _address_range(entry, entry.text("addresses"))
+        address = _address(entry, "address", entry.text("address"))
+        return [str(address), *none[1:]] if address else none
+    addresses = _address_range(entry, entry.text("addresses")) if "addresses" in entry else None
+    if addresses is None:
+        return none
+    first, last = addresses
     available = int(last) - int(first) + 1
     if first.version != last.version or available < 1:
         problem = f"{first} to {last} is not a range. Write two IPv4 or two IPv6 addresses, the lower one first."
-        raise entry.error(problem, "addresses")
+        entry.report(problem, "addresses")
+        return none
     if available < count:
-        raise entry.error(f"The range has {available} addresses, but {count} VMs need {count}.", "addresses")
+        entry.report(f"The range has {available} addresses, but {count} VMs need {count}.", "addresses")
+        return none
     return [str(type(first)(number)) for number in range(int(first), int(first) + count)]
 
 
-def _address_range(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
+def _address_range(entry: TomlTable, text: str) -> tuple[_Address, _Address] | None:
     """Return the first and last address of `A-B`, of a network, or of all addresses from `A` on."""
     if "/" in text:
         return _usable(entry, text)
     start, dash, end = text.partition("-")
     first = _address(entry, "addresses", start.strip())
-    if dash:
-        return first, _address(entry, "addresses", end.strip())
-    return first, type(first)(2**first.max_prefixlen - 1)
+    last = _address(entry, "addresses", end.strip()) if dash else first and type(first)(2**first.max_prefixlen - 1)
+    return (first, last) if first and last else None
 
 
-def _usable(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
+def _usable(entry: TomlTable, text: str) -> tuple[_Address, _Address] | None:
     """Return the usable addresses of a network: without the network and (IPv4) broadcast address."""
     try:
         network = ip_network(text)
     except ValueError:
         problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros after the prefix."
-        raise entry.error(problem, "addresses") from None
+        entry.report(problem, "addresses")
+        return None
     if network.num_addresses <= 2:  # point-to-point link or single address: all are usable
         return _unmapped(network[0]), _unmapped(network[-1])
     return _unmapped(network[1]), _unmapped(network[-2 if network.version == 4 else -1])
 
 
-def _address(entry: TomlTable, key: str, text: str) -> _Address:
+def _address(entry: TomlTable, key: str, text: str) -> _Address | None:
     try:
         address = ip_address(text)
     except ValueError:
         address = None
     # An address with a zone (fe80::1%eth0) means different callers on different interfaces.
     if address is None or "%" in text:
-        problem = f"{text!r} is not an address. Write it like 10.0.0.4 or fd00::4."
-        raise entry.error(problem, key)
+        entry.report(f"{text!r} is not an address. Write it like 10.0.0.4 or fd00::4.", key)
+        return None
     return _unmapped(address)
 
 
@@ -389,22 +426,29 @@ def _unmapped(address: _Address) -> _Address:
 
 
 def _listeners(entry: TomlTable, count: int) -> list[str]:
+    """Return the listener of each VM; an empty one, if it has none."""
+    none = [""] * count
     if "listen" not in entry:
-        return [""] * count
+        return none
     parts = _LISTEN.fullmatch(entry.text("listen"))
     if parts is None:
         problem = 'Must be an address and a port, like "127.0.0.1:9000" or "[::1]:9000"'
-        raise entry.error(f'{problem}; in a set, "127.0.0.1:9000-9099".', "listen")
+        entry.report(f'{problem}; in a set, "127.0.0.1:9000-9099".', "listen")
+        return none
     address = _address(entry, "listen", parts[1] or parts[2])
+    if address is None:
+        return none
     host = f"[{address}]" if address.version == 6 else str(address)
-    if parts[4] and "count" not in entry:
-        raise entry.error("A range of ports needs count. Add count, or write one port.", "listen")
     first, last = int(parts[3]), int(parts[4] or _LAST_PORT)
-    if not 1 <= first <= last <= _LAST_PORT:
-        raise entry.error(f"Must be ports from 1 to {_LAST_PORT}, the lower one first.", "listen")
-    if last - first + 1 < count:
-        raise entry.error(f"The range has {last - first + 1} ports, but {count} VMs need {count}.", "listen")
-    return [f"{host}:{port}" for port in range(first, first + count)]
+    if parts[4] and "count" not in entry and entry.is_right("count"):
+        entry.report("A range of ports needs count. Add count, or write one port.", "listen")
+    elif not 1 <= first <= last <= _LAST_PORT:
+        entry.report(f"Must be ports from 1 to {_LAST_PORT}, the lower one first.", "listen")
+    elif last - first + 1 < count:
+        entry.report(f"The range has {last - first + 1} ports, but {count} VMs need {count}.", "listen")
+    else:
+        return [f"{host}:{port}" for port in range(first, first + count)]
+    return none
 
 
 # --- The file -------------------------------------------------------------------------------------
@@ -434,71 +478,92 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     With `beside`, the file adds to that fleet and may refer to its groups and hosts. Returns the whole fleet.
     """
     file = TomlFile(text, source)
-    tables = _read_tables(file)
+    tables, misspelled = _read_tables(file)
     there = beside or Fleet()
-    groups = there.groups | _read_declared(tables["group"], _read_group)
-    hosts = there.hosts | _read_declared(tables["host"], _read_host)
+    groups = _read_declared(file, tables["group"], _read_group, there.groups, is_complete="group" not in misspelled)
+    hosts = _read_declared(file, tables["host"], _read_host, there.hosts, is_complete="host" not in misspelled)
     vms: list[VM] = []
     entries: list[TomlTable] = []  # the [[vm]] of each VM
     shared: dict[Hashable, Any] = {}
     for entry in tables["vm"]:
-        declared = list(read_vms(entry, groups, hosts, shared))
+        declared = read_vms(entry, groups, hosts, shared)
         for vm in declared:
             if vm.name in there.vms:
-                raise entry.error(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")
+                entry.report(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")
         vms += declared
         entries += [entry] * len(declared)
     if not vms:
-        raise file.error("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
-    _check_unique(vms, entries)
-    _check_group_membership(vms, entries, groups)
-    _check_scope_names(vms, entries, tables["group"], groups)
-    _check_placement_groups(vms, entries, groups)
-    _check_spot(vms, entries, groups)
-    _check_eviction_policies(tables["group"], vms, there)
+        file.report("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
+    known_groups = {name: group for name, group in groups.by_name.items() if group is not None}
+    _check_unique(text, vms, entries)
+    _check_group_membership(vms, entries, known_groups)
+    _check_scope_names(vms, entries, tables["group"], known_groups)
+    _check_placement_groups(vms, entries, known_groups)
+    _check_spot(vms, entries, known_groups)
+    if all(entry.is_right("group", "priority") for entry in tables["vm"]):
+        _check_eviction_policies(tables["group"], vms, there)
     _check_domains(vms, entries)
-    return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
+    file.raise_mistakes()
+    known_hosts = [host for host in hosts.by_name.values() if host is not None]
+    return Fleet(spread_domains([*there.vms.values(), *vms], known_groups), known_groups.values(), known_hosts)
 
 
-def _read_tables(file: TomlFile) -> dict[str, list[TomlTable]]:
+def _read_tables(file: TomlFile) -> tuple[dict[str, list[TomlTable]], set[str]]:
+    """Return the tables by name, and the names that are misspelled somewhere, so that their tables are incomplete."""
     document = file.load()
-    for table, rows in document.items():
+    top = TomlTable(file, "", None, document)
+    misspelled = set()
+    for table in document:
         if table not in _TABLES:
-            problem = f"Unknown table. Tables: {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
-            raise file.error(problem, table, (table,))
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            problem = f"Must be written [[{table}]] with double brackets, once for each {table}."
-            raise file.error(problem, table, (table,))
-    return {
-        table: [TomlTable(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
+            top.report(f"Unknown table. Tables: {', '.join(_TABLES)}.{nearest(table, _TABLES)}", table)
+            misspelled.add(nearest_name(table, _TABLES))
+    tables = {
+        table: top.rows(table, f"Must be written [[{table}]] with double brackets, once for each {table}.")
         for table in _TABLES
     }
+    for table in _TABLES:
+        if table in misspelled and table not in document:
+            top.distrust(table)
+    return tables, misspelled | {table for table in _TABLES if not top.is_right(table)}
 
 
-def _read_declared(entries: Iterable[TomlTable], read: Callable[[TomlTable, str], _Declared]) -> dict[str, _Declared]:
-    """Read groups or hosts by name."""
-    declared: dict[str, _Declared] = {}
+def _read_declared(
+    file: TomlFile,
+    entries: Sequence[TomlTable],
+    read: Callable[[TomlTable, str], _Declared | None],
+    there: Mapping[str, _Declared],
+    *,
+    is_complete: bool,
+) -> Declared[_Declared]:
+    """Read groups or hosts, and add those that are there."""
+    declared: dict[str, _Declared | None] = {}
     firsts: dict[str, TomlTable] = {}
+    again: list[tuple[TomlTable, str]] = []
     for entry in entries:
         name = entry.required_text("name", 'Write it like name = "web".')
+        is_complete = is_complete and entry.is_right("name")
         check_name(entry, "name", name)
-        if name in declared:
-            line = firsts[name].line("name")
-            raise entry.error(f"{name!r} is already used on line {line}. Names must be unique.", "name")
-        firsts[name] = entry
-        declared[name] = read(entry, name)
-    return declared
+        value = read(entry, name)
+        if name in firsts:
+            again.append((entry, name))
+        elif name:
+            firsts[name], declared[name] = entry, value
+    lines = lines_of(file.text, [firsts[name].path("name") for _, name in again])
+    for (entry, name), line in zip(again, lines, strict=True):
+        entry.report(f"{name!r} is already used on line {line}. Names must be unique.", "name")
+    return Declared({**there, **declared}, is_complete)
 
 
-def _read_group(entry: TomlTable, name: str) -> Group:
+def _read_group(entry: TomlTable, name: str) -> Group | None:
     entry.reject_unknown(_GROUP_KEYS)
     entry.required_text("kind", f"Write one of {', '.join(_KINDS)}.")
-    kind = entry.choice("kind", _KINDS, "")
+    # After a mistake, continue as for a scale set: it can have all keys.
+    kind = entry.choice("kind", _KINDS, "") or GroupKind.SCALE_SET
     update_domains, fault_domains = _DEFAULT_DOMAINS[GroupKind(kind)]
     alone = kind == GroupKind.STANDALONE
     max_update, max_fault = (1, 1) if alone else _MAX_DOMAINS
     reason = ", because a standalone group has one VM" if alone else ""
-    return Group(
+    group = Group(
         name,
         kind,
         entry.integer("update_domains", update_domains, 1, max_update, reason),
@@ -511,26 +576,28 @@ def _read_group(entry: TomlTable, name: str) -> Group:
         eviction_policy=_set_eviction_policy(entry, kind),
         os_image_notice=_os_image_notice(entry, kind),
     )
+    decisive = ("kind", "update_domains", "fault_domains", "mode", "visibility")
+    return group if entry.is_right(*decisive) else None
 
 
 def _of_scale_set(entry: TomlTable, kind: str, key: str, choices: Sequence[str]) -> str:
     """Return a choice that only scale sets have."""
     if key in entry and kind != GroupKind.SCALE_SET:
-        raise entry.error(f"Only a scale set has a {key}. The kind of this group is {kind!r}.", key)
+        entry.report(f"Only a scale set has a {key}. The kind of this group is {kind!r}.", key)
     return entry.choice(key, choices, choices[0])
 
 
 def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" in entry and kind not in TERMINATE_NOTICE_KINDS:
         problem = f"Only scale sets and standalone VMs can have one. The kind of this group is {kind!r}."
-        raise entry.error(problem, "terminate_notice")
+        entry.report(problem, "terminate_notice")
     return _notice(entry, "terminate_notice", parse_terminate_notice)
 
 
 def _os_image_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "os_image_notice" in entry and kind != GroupKind.SCALE_SET:
         problem = f"Only a scale set has an OS image notice. The kind of this group is {kind!r}."
-        raise entry.error(problem, "os_image_notice")
+        entry.report(problem, "os_image_notice")
     return _notice(entry, "os_image_notice", parse_os_image_notice)
 
 
@@ -540,13 +607,14 @@ def _notice(entry: TomlTable, key: str, parse: Callable[[str], timedelta]) -> ti
     try:
         return parse(entry.text(key))
     except ValueError as error:
-        raise entry.error(str(error), key) from None
+        entry.report(str(error), key)
+        return None
 
 
 def _set_eviction_policy(entry: TomlTable, kind: str) -> str:
     if "eviction_policy" in entry and kind != GroupKind.SCALE_SET:
         problem = f"Only a scale set can have one. The kind of this group is {kind!r}. Write it in [[vm]]."
-        raise entry.error(problem, "eviction_policy")
+        entry.report(problem, "eviction_policy")
     return _eviction_policy(entry)
 
 
@@ -556,7 +624,7 @@ def _windows(entry: TomlTable) -> tuple[Window, ...]:
         try:
             windows.append(parse_window(text))
         except ValueError as error:
-            raise entry.error(str(error), "windows", index) from None
+            entry.report(str(error), "windows", index)
     return tuple(dict.fromkeys(windows))
 
 
@@ -565,18 +633,22 @@ def _read_host(entry: TomlTable, name: str) -> Host:
     return Host(name)
 
 
-def _check_unique(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
+def _check_unique(text: str, vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """Reject VMs with the same name, address or listener."""
+    again: list[tuple[int, int, str]] = []  # positions of two VMs, and what they share
     for field in ("name", "address", "listen"):
         holders: dict[str, int] = {}
         for position, vm in enumerate(vms):
             value: str = getattr(vm, field)
             other = holders.setdefault(value, position) if value else position
             if other != position:
-                key = "addresses" if field == "address" and "count" in entries[position] else field
-                holder = f'vm "{vms[other].name}" (line {entries[other].line()})'
-                problem = f"{value!r} is already used by {holder}. It must be unique."
-                raise entries[position].error(problem, key)
+                again.append((position, other, field))
+    lines = lines_of(text, [entries[other].path() for _, other, _ in again])
+    for (position, other, field), line in zip(again, lines, strict=True):
+        entry, value = entries[position], getattr(vms[position], field)
+        key = "addresses" if field == "address" and "count" in entry else field
+        holder = f'vm "{vms[other].name}" (line {line})' if vms[other].name else f"the VM on line {line}"
+        entry.report(f"{value!r} is already used by {holder}. It must be unique.", key)
 
 
 def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
@@ -589,7 +661,7 @@ def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], gro
         first = held.setdefault(vm.group, vm.name)
         if first != vm.name:
             problem = f'Standalone group {vm.group!r} already has its VM "{first}". Omit group.'
-            raise entry.error(problem, "group")
+            entry.report(problem, "group")
 
 
 _SCOPE_NAME = re.compile(r"(.+)\.[1-9][0-9]*")
@@ -605,16 +677,16 @@ def _check_scope_names(
     own = {group.name for group in scale_sets.values() if group.visibility is Visibility.OWN}
     named = [(entry, entry.text("name")) for entry in declared]
     for vm, entry in zip(vms, entries, strict=True):
-        if vm.group not in scale_sets or vm.group in own:
+        if entry.is_right("group") and (vm.group not in scale_sets or vm.group in own):
             named.append((entry, vm.name))
     for entry, name in named:
         parts = _SCOPE_NAME.fullmatch(name)
         if parts and parts[1] in scale_sets:
             problem = f"{name!r} is the name of a placement group of {parts[1]!r}. Choose another name."
-            raise entry.error(problem, "name")
+            entry.report(problem, "name")
     for vm, entry in zip(vms, entries, strict=True):
         if vm.name in groups and vm.group in own:
-            raise entry.error(f"{vm.name!r} is also the name of a group. Choose another name.", "name")
+            entry.report(f"{vm.name!r} is also the name of a group. Choose another name.", "name")
 
 
 def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
@@ -628,7 +700,7 @@ def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], gro
         if sizes[group.name, number] > PLACEMENT_GROUP_SIZE:
             problem = f"Placement group {number} of {group.name!r} has at most {PLACEMENT_GROUP_SIZE} VMs"
             remedy = "Write another number, or omit it."
-            raise entry.error(f"{problem}, and {vm.name!r} is one too many. {remedy}", "placement_group")
+            entry.report(f"{problem}, and {vm.name!r} is one too many. {remedy}", "placement_group")
 
 
 def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
@@ -640,7 +712,7 @@ def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping
         if vm.terminate_notice is not None or (group is not None and group.terminate_notice is not None):
             holder = f"group {group.name!r}" if group is not None else "it"
             problem = f"Azure offers no terminate notice for Spot VMs, and {holder} has one. Omit one of the two."
-            raise entry.error(problem, "priority")
+            entry.report(problem, "priority")
 
 
 def _check_eviction_policies(groups: Iterable[TomlTable], vms: Sequence[VM], there: Fleet) -> None:
@@ -652,16 +724,16 @@ def _check_eviction_policies(groups: Iterable[TomlTable], vms: Sequence[VM], the
         members = [vm for vm in all_vms if vm.group == entry.text("name")]
         if members and all(vm.priority != SPOT for vm in members):
             problem = f'Only Spot VMs are evicted, and the set has none. Write priority = "{SPOT}" in [[vm]].'
-            raise entry.error(problem, "eviction_policy")
+            entry.report(problem, "eviction_policy")
 
 
 def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """Reject a host with two update domains of a group."""
-    clash = find_clash(vms)
-    if clash is not None:
-        held = vms[clash[0]]
-        problem = (
-            f"Host {held.host!r} already holds update domain {held.update_domain} of group {held.group!r}, "
-            f'with vm "{held.name}". A host holds at most one. Write {held.update_domain}, or another host.'
-        )
-        raise entries[clash[1]].error(problem, "update_domain")
+    for first, second in find_clashes(vms):
+        held, entry = vms[first], entries[second]
+        if held.host and entry.is_right("group"):
+            problem = (
+                f"Host {held.host!r} already holds update domain {held.update_domain} of group {held.group!r}, "
+                f'with vm "{held.name}". A host holds at most one. Write {held.update_domain}, or another host.'
+            )
+            entry.report(problem, "update_domain")

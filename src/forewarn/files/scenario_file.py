@@ -1,4 +1,4 @@
-"""Parse a scenario file. Errors name the line and the key."""
+"""Parse a scenario file. The error lists all mistakes, each with its line and key."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ _STATUSES = (EventStatus.SCHEDULED.value, EventStatus.STARTED.value)
 def parse_scenario(text: str, name: str, source: str) -> Scenario:
     """Parse a scenario. `source` is the name of the file in error messages."""
     file = TomlFile(text, source, BadScenario)
-    document = file.load()
-    file_table = TomlTable(file, "", None, document)
+    file_table = TomlTable(file, "", None, file.load())
     _reject_renamed(file_table, {"about": "description"})
     file_table.reject_unknown(FILE_KEYS)
-    rows = document.get("step", [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise file_table.error("Must be written [[step]] with double brackets, once for each step.", "step")
+    rows = file_table.rows("step", "Must be written [[step]] with double brackets, once for each step.")
     if not rows:
-        raise file_table.error('A scenario needs at least one [[step]], like do = "restart".', "step")
+        file_table.report('A scenario needs at least one [[step]], like do = "restart".', "step")
     if len(rows) > _MAX_STEPS:
-        raise file_table.error(f"Too many steps: {len(rows)}. The maximum is {_MAX_STEPS}.", "step")
+        file_table.report(f"Too many steps: {len(rows)}. The maximum is {_MAX_STEPS}.", "step")
     needs = _read_needs(file_table.inner("needs", "[needs]"))
-    steps = [_read_step(TomlTable(file, "step", index, row), needs) for index, row in enumerate(rows)]
-    _check_order(file, rows, steps)
-    return Scenario(
+    # If the number of VMs is not known, any position can be right.
+    vms = needs.vms if file_table.is_right("needs") else _MAX_VMS
+    steps = [_read_step(row, vms) for row in rows]
+    if all(row.is_right() for row in rows):
+        _check_order(rows, steps)
+    scenario = Scenario(
         name=name,
         title=_shown(
             file_table, "title", file_table.required_text("title", 'Write it like title = "A user restarts the VM".')
@@ -77,27 +77,29 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
         description=_shown(file_table, "description", file_table.text("description")),
         source=_shown(file_table, "source", file_table.text("source")),
         needs=needs,
-        fleet=_fleet(file_table),
+        fleet=_fleet(file, file_table),
         steps=tuple(steps),
     )
+    file.raise_mistakes()
+    return scenario
 
 
 def _shown(entry: TomlTable, key: str, text: str) -> str:
     """Return a text for terminals. Control characters are rejected."""
     if not text.replace("\n", "").isprintable():
-        raise entry.error("Contains control characters. Write plain text.", key)
+        entry.report("Contains control characters. Write plain text.", key)
     return text
 
 
-def _fleet(file_table: TomlTable) -> str:
+def _fleet(file: TomlFile, file_table: TomlTable) -> str:
     """Return the text of the fleet, after validation."""
     text = file_table.text("fleet")
     if text:
         try:
             parse_fleet(text, "")
         except BadFleet as error:
-            problem = f"In its line {error.fields['line']}: {error.fields['key']}: {error.fields['problem']}"
-            raise file_table.error(problem, "fleet") from None
+            for number, (line, key, problem) in enumerate(error.mistakes):
+                file.report(f"In its line {line}: {key}: {problem}", "fleet", ("fleet", number))
     return text
 
 
@@ -117,22 +119,20 @@ def _choice(entry: TomlTable, key: str, allowed: Iterable[str]) -> str | None:
     return entry.choice(key, [str(value) for value in allowed], "") if key in entry else None
 
 
-def _read_step(entry: TomlTable, needs: Needs) -> ScenarioStep:
+def _read_step(entry: TomlTable, vms: int) -> ScenarioStep:
     _reject_renamed(entry, {"budget": "max_unavailable"})
     entry.reject_unknown(STEP_KEYS)
     kinds = [key for key in KINDS_OF_STEP if key in entry]
     if len(kinds) > 1:
-        raise entry.error(
-            f"A step has only one of {', '.join(KINDS_OF_STEP)}. This step also has {kinds[0]}.", kinds[1]
-        )
-    if not kinds and "expect" not in entry:
-        raise entry.error(f"The step is empty. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
+        entry.report(f"A step has only one of {', '.join(KINDS_OF_STEP)}. This step also has {kinds[0]}.", kinds[1])
+    if not kinds and "expect" not in entry and entry.is_right(*KINDS_OF_STEP, "expect"):
+        entry.report(f"The step is empty. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
     kind = kinds[0] if kinds else ""
     do = _choice(entry, "do", ACTIONS) or ""
     until = _choice(entry, "until", WaitCondition)
     return ScenarioStep(
         do=do,
-        options=_read_options(entry, do, needs),
+        options=_read_options(entry, do, vms),
         until=WaitCondition(until) if until else None,
         within=_read_within(entry, kind),
         wait=_positive(entry, "wait"),
@@ -143,38 +143,38 @@ def _read_step(entry: TomlTable, needs: Needs) -> ScenarioStep:
 
 
 def _read_within(entry: TomlTable, kind: str) -> timedelta:
-    if "within" in entry and kind != "until":
-        raise entry.error("Is only for steps with until. Omit it, or add until.", "within")
+    if "within" in entry and kind != "until" and entry.is_right("until"):
+        entry.report("Is only for steps with until. Omit it, or add until.", "within")
     if kind == "until" and "within" not in entry:
-        raise entry.error('Is missing. Write the maximum time to wait, like within = "15m".', "within")
+        entry.report('Is missing. Write the maximum time to wait, like within = "15m".', "within")
     return _positive(entry, "within") or ScenarioStep().within
 
 
 def _positive(entry: TomlTable, key: str) -> timedelta | None:
     duration = entry.duration(key)
     if duration is not None and not duration:
-        raise entry.error("Must be longer than 0s, like 15m.", key)
+        entry.report("Must be longer than 0s, like 15m.", key)
     return duration
 
 
-def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
+def _read_options(entry: TomlTable, do: str, vms: int) -> StepOptions:
     allowed = ("vms", *ACTIONS[do]) if do else ()
     for key in OPTION_KEYS:
-        if key in entry and key not in allowed:
+        if key in entry and key not in allowed and entry.is_right("do"):
             takes = f"Options of do = {do!r}: {', '.join(allowed)}." if do else "It is only for steps with do."
             if key == "description" and do in CAUSES:
                 takes = f"A user requests a {do}, and Azure describes such operations itself. {takes}"
-            raise entry.error(f"Is not allowed here. {takes}", key)
+            entry.report(f"Is not allowed here. {takes}", key)
     if do == "postpone" and "by" not in entry:
-        raise entry.error('Is missing. Write by how much to postpone, like by = "30m".', "by")
+        entry.report('Is missing. Write by how much to postpone, like by = "30m".', "by")
     types = {name.lower(): name for name in EVENT_TYPES}
     event_type = entry.text("type")
     if event_type and event_type.lower() not in types:
-        raise entry.error(
+        entry.report(
             f"{event_type!r} is not one of {', '.join(EVENT_TYPES)}.{nearest(event_type, EVENT_TYPES)}", "type"
         )
     return StepOptions(
-        vms=_read_places(entry, needs),
+        vms=_read_places(entry, vms),
         type=types.get(event_type.lower(), ""),
         duration=UNKNOWN_DURATION if _is_unknown(entry, "duration") else entry.duration("duration"),
         notice=entry.duration("notice"),
@@ -195,19 +195,19 @@ def _read_description(entry: TomlTable) -> str | None:
         return None
     text = entry.text("description")
     if problem := description_problem(text):
-        raise entry.error(f"{problem[0].upper()}{problem[1:]}", "description")
+        entry.report(f"{problem[0].upper()}{problem[1:]}", "description")
     return text
 
 
-def _read_places(entry: TomlTable, needs: Needs) -> tuple[int, ...]:
+def _read_places(entry: TomlTable, vms: int) -> tuple[int, ...]:
     """Return the positions of VMs, counted from 1."""
-    places = entry.integers("vms", 1, needs.vms, f", because needs.vms is {needs.vms}")
+    places = entry.integers("vms", 1, vms, f", because needs.vms is {vms}")
     if "vms" in entry and not places:
-        raise entry.error("Name at least one VM, like [1], or omit it for all VMs.", "vms")
+        entry.report("Name at least one VM, like [1], or omit it for all VMs.", "vms")
     return tuple(dict.fromkeys(places))
 
 
-def _read_fault(entry: TomlTable) -> FaultSpec:
+def _read_fault(entry: TomlTable) -> FaultSpec | None:
     _reject_renamed(entry, {"on": "method", "for": "duration"})
     entry.reject_unknown(FAULT_KEYS)
     kind = entry.required_text("kind", f"Write one of {', '.join(faults.FAULTS)}.")
@@ -218,20 +218,27 @@ def _read_fault(entry: TomlTable) -> FaultSpec:
         duration=entry.duration("duration"),
         delay=entry.duration("delay"),
     )
-    try:
-        return faults.fill_in(order)
-    except BadOption as error:
-        key = str(error.fields["name"])
-        raise entry.error(f"Invalid {key} {error.fields['value']!r}: {error.fields['problem']}", key) from None
-    except Invalid as error:
-        raise entry.error(str(error), "kind") from None
+    for _ in FAULT_KEYS:
+        try:
+            return faults.fill_in(order)
+        except BadOption as error:
+            # To find the next mistake, continue without this option.
+            key = str(error.fields["name"])
+            entry.report(f"Invalid {key} {error.fields['value']!r}: {error.fields['problem']}", key)
+            order = order._replace(**{key: FaultSpec._field_defaults[key]})
+        except Invalid as error:
+            entry.report(str(error), "kind")
+            break
+    return None
 
 
 def _reject_renamed(entry: TomlTable, renamed: dict[str, str]) -> None:
     """Name the current key in place of a key of release 0.1."""
     for old, new in renamed.items():
         if old in entry:
-            raise entry.error(f"It is now called {new!r}.", old)
+            entry.report(f"It is now called {new!r}.", old)
+            if new not in entry:
+                entry.distrust(new)
 
 
 def _read_expectation(entry: TomlTable) -> Expectation:
@@ -252,23 +259,21 @@ def _read_expectation(entry: TomlTable) -> Expectation:
         domains_at_once=entry.integer("domains_at_once", 1, 1, _MAX_DOMAINS) if "domains_at_once" in entry else None,
     )
     if expectation == Expectation():
-        raise entry.error(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
+        entry.report(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
     if expectation.notified is False and expectation.about_event:
-        raise entry.error(
-            "With notified = false there is no event. Omit type, status, notice and the like.", "notified"
-        )
+        entry.report("With notified = false there is no event. Omit type, status, notice and the like.", "notified")
     if expectation.notice is not None and expectation.status == EventStatus.STARTED:
-        raise entry.error('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
+        entry.report('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
     return expectation
 
 
-def _check_order(file: TomlFile, rows: list[dict[str, object]], steps: list[ScenarioStep]) -> None:
+def _check_order(entries: list[TomlTable], steps: list[ScenarioStep]) -> None:
     """Reject steps that need events before the first step that causes one."""
-    for index, step in enumerate(steps):
+    for entry, step in zip(entries, steps, strict=True):
         if step.do and step.do not in ("approve", "cancel", "postpone", "return-host"):
             return
         needs_event = step.expect is not None and (step.expect.about_event or step.expect.domains_at_once is not None)
         if step.until is not None or step.do or needs_event:
             key = "until" if step.until is not None else "do" if step.do else "expect"
-            problem = 'No earlier step does anything. Add a step like do = "restart" first.'
-            raise TomlTable(file, "step", index, rows[index]).error(problem, key)
+            entry.report('No earlier step does anything. Add a step like do = "restart" first.', key)
+            return

@@ -1,13 +1,17 @@
-"""Read typed values from TOML files. Errors name the line and the key."""
+"""Read typed values from TOML files.
+
+A reader reports each mistake and continues with a neutral value. At the end, one error lists all mistakes of the file,
+each with its line and key.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import parse_duration
-from forewarn.errors import BadDuration, BadFleet, nearest
+from forewarn.errors import BadDuration, BadFleet, Mistake, nearest, nearest_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -15,10 +19,10 @@ else:  # the files of the agent include a copy: see forewarn.agent.cli.bundle
     from forewarn.vendored import tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import timedelta
 
-    from forewarn.errors import BadAgentConfig, BadScenario
+    from forewarn.errors import BadFile
 
 
 KeyPath = tuple[str | int, ...]
@@ -34,33 +38,56 @@ _KEY = re.compile(rf"{_BARE_KEY.pattern}|{_STRING}")
 _PIECE = re.compile(rf"[\[\]{{}}]|{_LONG_STRING}|{_STRING}|[^,\[\]{{}}#\n]+", re.DOTALL)
 
 
-def line_of(text: str, path: KeyPath) -> int:
-    """Return the line of a key. If the key is missing, return the line of the closest table around it."""
-    return text.count("\n", 0, _LineFinder(text, path).find()) + 1
+def lines_of(text: str, paths: Sequence[KeyPath]) -> list[int]:
+    """Return the line of each key. If a key is missing, return the line of the closest table around it."""
+    return [line for line, _ in _places(text, paths)]
 
 
-class _LineFinder:
-    """Finds the position of a key in TOML text."""
+def list_mistakes(text: str, reported: Sequence[tuple[KeyPath, str, str]]) -> list[Mistake]:
+    """Return mistakes in the order of the text, from the path, the key and the problem of each."""
+    found = zip(_places(text, [path for path, _, _ in reported]), reported, strict=True)
+    return [Mistake(line, key, problem) for (line, _), (_, key, problem) in sorted(found, key=lambda each: each[0])]
 
-    def __init__(self, text: str, path: KeyPath) -> None:
+
+def _places(text: str, paths: Sequence[KeyPath]) -> list[tuple[int, int]]:
+    """Return the line and the position of each key."""
+    positions = _PositionFinder(text, paths).find()
+    lines: dict[int, int] = {}
+    line, counted = 1, 0
+    for position in sorted(set(positions.values())):
+        line += text.count("\n", counted, position)
+        lines[position], counted = line, position
+    closest = [next(positions[prefix] for prefix in _prefixes(path) if prefix in positions) for path in paths]
+    return [(lines[position], position) for position in closest]
+
+
+def _prefixes(path: KeyPath) -> Iterable[KeyPath]:
+    """Return the path and all paths above it, the longest first."""
+    return (path[:length] for length in range(len(path), -1, -1))
+
+
+class _PositionFinder:
+    """Finds the positions of keys, and of the tables around them, in one pass over TOML text."""
+
+    def __init__(self, text: str, paths: Iterable[KeyPath]) -> None:
         self._text = text
-        self._path = path
+        self._missing = set(paths)
+        self._wanted = {prefix for path in self._missing for prefix in _prefixes(path)}
         self._position = 0
-        self._matched = 0
-        self._found_position = 0
+        self._found: dict[KeyPath, int] = {(): 0}
 
-    def find(self) -> int:
-        """Return the position of the longest matching prefix of the path."""
+    def find(self) -> dict[KeyPath, int]:
+        """Return the position of each key and table that is there."""
         table: KeyPath = ()
         arrays: dict[KeyPath, int] = {}
         self._read(_BLANK)
-        while self._matched < len(self._path) and self._position < len(self._text):
+        while self._missing and self._position < len(self._text):
             if self._text[self._position] == "[":
                 table = self._header(arrays)
             else:
                 self._pair(table)
             self._read(_BLANK)
-        return self._found_position
+        return self._found
 
     def _header(self, arrays: dict[KeyPath, int]) -> KeyPath:
         """Skip `[table]` or `[[table]]`. `arrays` has the last index of each array of tables."""
@@ -103,8 +130,8 @@ class _LineFinder:
         return keys
 
     def _value(self, path: KeyPath) -> None:
-        # Only containers on the path are searched, so deep nesting elsewhere is no problem.
-        if self._text[self._position] in "[{" and path == self._path[: len(path)]:
+        # Only containers around a wanted key are searched, so deep nesting elsewhere is no problem.
+        if self._text[self._position] in "[{" and path in self._wanted:
             self._container(path)
         else:
             self._skip_value()
@@ -140,28 +167,61 @@ class _LineFinder:
         return found
 
     def _note(self, path: KeyPath, at: int) -> None:
-        shared = 0
-        for here, there in zip(path, self._path, strict=False):
-            if here != there:
-                break
-            shared += 1
-        if shared > self._matched:
-            self._matched, self._found_position = shared, at
+        # A dotted key or a header also opens the tables before its last part.
+        for prefix in _prefixes(path):
+            if prefix in self._wanted:
+                self._found.setdefault(prefix, at)
+        self._missing.discard(path)
 
 
 # --- Typed tables -------------------------------------------------------------------------------
 
 
-class TomlFile(NamedTuple):
-    """Text of a TOML file, with its name for error messages."""
+_LARGEST_SHOWN = 10**20
+_MAX_MISTAKES = 1000
+"""With more mistakes, reading ends: hints take time, and nobody reads so many lines."""
 
-    text: str
-    source: str
-    error_type: type[BadAgentConfig | BadFleet | BadScenario] = BadFleet
 
-    def error(self, problem: str, key: str, path: KeyPath) -> BadAgentConfig | BadFleet | BadScenario:
-        """Return the error for the value at `path`."""
-        return self.error_type(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
+class TomlFile:
+    """Text of a TOML file, with its name for error messages, and the mistakes that were found in it."""
+
+    __slots__ = ("_direct", "_reported", "_wrong", "error_type", "source", "text")
+
+    def __init__(self, text: str, source: str, error_type: type[BadFile] = BadFleet) -> None:
+        self.text = text
+        self.source = source
+        self.error_type = error_type
+        self._reported: list[tuple[KeyPath, str, str]] = []
+        self._direct: set[KeyPath] = set()
+        self._wrong: set[KeyPath] = set()
+        """The paths with a mistake, and all paths above them."""
+
+    def is_right(self, path: KeyPath) -> bool:
+        """Whether no mistake is known at this path, above it or below it."""
+        return not self._wrong or (path not in self._wrong and self._direct.isdisjoint(_prefixes(path)))
+
+    def distrust(self, path: KeyPath) -> None:
+        """Do not report this value, nor what follows from it: another mistake explains it."""
+        self._direct.add(path)
+        self._wrong.update(_prefixes(path))
+
+    def report(self, problem: str, key: str, path: KeyPath) -> None:
+        """Report a mistake at this path. Only the first one at a path counts: others follow from it."""
+        if self.is_right(path):
+            self._reported.append((path, key, problem))
+            self.distrust(path)
+            if len(self._reported) == _MAX_MISTAKES:
+                self.raise_mistakes()
+
+    def raise_mistakes(self) -> None:
+        """Raise one error with all mistakes, if there are any."""
+        if self._reported:
+            raise self.error(self._reported)
+
+    def error(self, reported: Sequence[tuple[KeyPath, str, str]]) -> BadFile:
+        """Return the error for these mistakes: each with its path, its key and the problem."""
+        mistakes = list_mistakes(self.text, reported)
+        return self.error_type.listing(self.source, mistakes, is_complete=len(mistakes) < _MAX_MISTAKES)
 
     def load(self) -> dict[str, Any]:
         """Parse the file."""
@@ -172,11 +232,13 @@ class TomlFile(NamedTuple):
             found = re.match(r"line (\d+), (column \d+)", where)
             last_line = self.text.count("\n", 0, len(self.text.rstrip())) + 1
             line, place = (int(found[1]), found[2]) if found else (last_line, "the end of the file")
-            raise self.error_type(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
+            raise self._unreadable(line, f"{what} at {place}.") from error
         except (RecursionError, ValueError) as error:
             # Limits of tomllib, which does not report the position.
-            problem = "A value is nested too deeply or has too many digits."
-            raise self.error_type(source=self.source, line=1, key="TOML", problem=problem) from error
+            raise self._unreadable(1, "A value is nested too deeply or has too many digits.") from error
+
+    def _unreadable(self, line: int, problem: str) -> BadFile:
+        return self.error_type.listing(self.source, [Mistake(line, "TOML", problem)])
 
 
 class TomlTable:
@@ -196,24 +258,50 @@ class TomlTable:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
-    def line(self, *keys: str | int) -> int:
-        """Return the line of a key, or of the table's header if the key is missing."""
-        return line_of(self._file.text, (*self._path, *keys))
-
-    @property
-    def _path(self) -> KeyPath:
+    def path(self, *keys: str | int) -> KeyPath:
+        """Return the path of a key, or of the table itself."""
         table: KeyPath = (self._table,) if self._table else ()
-        return table if self._index is None else (*table, self._index)
+        return (*table, *keys) if self._index is None else (*table, self._index, *keys)
 
     def inner(self, key: str, like: str) -> TomlTable:
         """Return a nested table; `like` is an example for the error message."""
         values = self._values.get(key, {})
         if not isinstance(values, dict):
-            raise self.error(f"Must be a table like {like}, not {_type_name(values)}.", key)
+            self.report(f"Must be a table like {like}, not {_type_name(values)}.", key)
+            values = {}
         return _InnerTable(self, key, values)
 
-    def error(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
-        """Return the error for a key."""
+    def rows(self, table: str, problem: str) -> list[TomlTable]:
+        """Return the tables of an array; `problem` is the message if it is something else."""
+        rows = self._values.get(table, [])
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            self.report(problem, table)
+            rows = []
+        return [TomlTable(self._file, table, index, row) for index, row in enumerate(rows)]
+
+    def is_right(self, *keys: str) -> bool:
+        """Whether no mistake is known in these keys; without keys, in the whole table."""
+        return all(self._file.is_right(self.path(key)) for key in keys) if keys else self._file.is_right(self.path())
+
+    def distrust(self, *keys: str | int) -> None:
+        """Do not report this key, nor what follows from it: another mistake explains it."""
+        self._file.distrust(self.path(*keys))
+
+    def report(self, problem: str, *keys: str | int) -> None:
+        """Report a mistake in a key, and continue. Only the first mistake in a key counts."""
+        self._file.report(problem, self._label_of(keys), self.path(*keys))
+
+    def error(self, problem: str, *keys: str | int) -> BadFile:
+        """Return the error for a key, for a reader that cannot continue."""
+        error = self._file.error([(self.path(*keys), self._label_of(keys), problem)])
+        error.path = self.path(*keys)
+        return error
+
+    def report_raised(self, error: BadFile) -> None:
+        """Report the mistake that has ended a reader."""
+        self._file.report(str(error.fields["problem"]), str(error.fields["key"]), error.path)
+
+    def _label_of(self, keys: tuple[str | int, ...]) -> str:
         name = self._values.get("name")
         named = isinstance(name, str) and name and name.isprintable()
         label = self._table if self._index is None else f"{self._table}[{self._index}]"
@@ -224,7 +312,7 @@ class TomlTable:
                 label += f"[{key}]"
             else:
                 label += f".{key}" if _BARE_KEY.fullmatch(key) else f".{key!r}"
-        return self._file.error(problem, label.removeprefix("."), (*self._path, *keys))
+        return label.removeprefix(".")
 
     @property
     def _label(self) -> str:
@@ -233,89 +321,107 @@ class TomlTable:
         return f"[{self._table}]" if self._index is None else f"[[{self._table}]]"
 
     def reject_unknown(self, known: Collection[str]) -> None:
-        """Reject keys that are not in `known`."""
+        """Reject keys that are not in `known`. A key that is only misspelled is not reported as missing, too."""
         for key in self._values:
             if key not in known:
-                raise self.error(f"{self._label} has no such key.{nearest(key, known)}", key)
+                self.report(f"{self._label} has no such key.{nearest(key, known)}", key)
+                if (meant := nearest_name(key, known)) and meant not in self._values:
+                    self.distrust(meant)
 
     def text(self, key: str, default: str = "") -> str:
         """Return a string."""
         value = self._values.get(key, default)
-        if not isinstance(value, str):
-            raise self.error(f"Must be a string in quotes, not {_type_name(value)}.", key)
-        return value
+        if isinstance(value, str):
+            return value
+        self.report(f"Must be a string in quotes, not {_type_name(value)}.", key)
+        return default
 
     def required_text(self, key: str, remedy: str) -> str:
         """Return a required string; `remedy` is the hint if it is missing."""
         if key not in self._values:
-            raise self.error(f"Is missing. {remedy}", key)
+            self.report(f"Is missing. {remedy}", key)
         return self.text(key)
 
     def choice(self, key: str, allowed: Collection[str], default: str) -> str:
         """Return one of these values."""
         value = self.text(key, default)
-        self._check_choice(value, allowed, key)
-        return value
+        return value if self._is_allowed(value, allowed, key) else default
 
     def choices(self, key: str, allowed: Collection[str]) -> tuple[str, ...]:
         """Return an array of these values without duplicates."""
-        values = self.texts(key)
-        for index, value in enumerate(values):
-            self._check_choice(value, allowed, key, index)
-        return tuple(dict.fromkeys(values))
+        values = enumerate(self.texts(key))
+        return tuple(dict.fromkeys(value for index, value in values if self._is_allowed(value, allowed, key, index)))
 
-    def _check_choice(self, value: str, allowed: Collection[str], *keys: str | int) -> None:
+    def _is_allowed(self, value: str, allowed: Collection[str], *keys: str | int) -> bool:
         if value not in allowed:
-            raise self.error(f"{value!r} is not one of {', '.join(allowed)}.{nearest(value, allowed)}", *keys)
+            self.report(f"{value!r} is not one of {', '.join(allowed)}.{nearest(value, allowed)}", *keys)
+        return value in allowed
 
     def texts(self, key: str) -> list[str]:
-        """Return an array of strings."""
+        """Return an array of strings. Each has its place in the file, also after a mistake."""
         values = self._values.get(key, [])
         if not isinstance(values, list):
-            raise self.error(f"Must be an array of strings in brackets, not {_type_name(values)}.", key)
-        for index, value in enumerate(values):
-            if not isinstance(value, str):
-                raise self.error(f"Must be a string in quotes, not {_type_name(value)}.", key, index)
-        return values
+            self.report(f"Must be an array of strings in brackets, not {_type_name(values)}.", key)
+            return []
+        return [self._string(value, key, index) for index, value in enumerate(values)]
+
+    def one_or_more_texts(self, key: str) -> list[str]:
+        """Return an array of strings. A single string may be written without brackets."""
+        return [self.text(key)] if self.is_text(key) else self.texts(key)
+
+    def is_text(self, key: str) -> bool:
+        """Whether the value is a string."""
+        return isinstance(self._values.get(key), str)
 
     def text_table(self, key: str) -> tuple[tuple[str, str], ...]:
         """Return a table of strings."""
         values = self._values.get(key, {})
         if not isinstance(values, dict):
-            raise self.error(f'Must be a table like {{env = "prod"}}, not {_type_name(values)}.', key)
-        for inner, value in values.items():
-            if not isinstance(value, str):
-                raise self.error(f"Must be a string in quotes, not {_type_name(value)}.", key, inner)
-        return tuple(values.items())
+            self.report(f'Must be a table like {{env = "prod"}}, not {_type_name(values)}.', key)
+            return ()
+        return tuple((inner, self._string(value, key, inner)) for inner, value in values.items())
+
+    def _string(self, value: object, *keys: str | int) -> str:
+        if isinstance(value, str):
+            return value
+        self.report(f"Must be a string in quotes, not {_type_name(value)}.", *keys)
+        return ""
 
     def integer(self, key: str, default: int, minimum: int, maximum: int, reason: str = "") -> int:
         """Return an integer within limits. The default may be outside of them."""
         if key not in self._values:
             return default
-        return self._integer(self._values[key], minimum, maximum, reason, key)
+        value = self._integer(self._values[key], minimum, maximum, reason, key)
+        return default if value is None else value
 
     def integers(self, key: str, minimum: int, maximum: int, reason: str = "") -> list[int]:
         """Return an array of integers within limits."""
         values = self._values.get(key, [])
         if not isinstance(values, list):
-            raise self.error(f"Must be an array of numbers in brackets, not {_type_name(values)}.", key)
-        return [self._integer(value, minimum, maximum, reason, key, index) for index, value in enumerate(values)]
+            self.report(f"Must be an array of numbers in brackets, not {_type_name(values)}.", key)
+            return []
+        found = [self._integer(value, minimum, maximum, reason, key, index) for index, value in enumerate(values)]
+        return [value for value in found if value is not None]
 
-    def _integer(self, value: object, minimum: int, maximum: int, reason: str, *keys: str | int) -> int:
+    def _integer(self, value: object, minimum: int, maximum: int, reason: str, *keys: str | int) -> int | None:
         # In Python, True is an int.
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.error(f"Must be a whole number, not {_type_name(value)}.", *keys)
+            self.report(f"Must be a whole number, not {_type_name(value)}.", *keys)
+            return None
         if not minimum <= value <= maximum:
             bounds = f"a whole number from {minimum} to {maximum}" if minimum < maximum else str(minimum)
-            raise self.error(f"Must be {bounds}{reason}.", *keys)
+            shown = f" It is {value}." if abs(value) < _LARGEST_SHOWN else ""
+            self.report(f"Must be {bounds}{reason}.{shown}", *keys)
+            return None
         return value
 
     def flag(self, key: str) -> bool | None:
         """Return a boolean, or None if the key is missing."""
         value = self._values.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.error(f"Must be true or false, not {_type_name(value)}.", key)
-        return value
+        if value is None or isinstance(value, bool):
+            return value
+        self.report(f"Must be true or false, not {_type_name(value)}.", key)
+        return None
 
     def duration(self, key: str) -> timedelta | None:
         """Return a duration, or None if the key is missing."""
@@ -324,7 +430,8 @@ class TomlTable:
         try:
             return parse_duration(self.text(key))
         except BadDuration as error:
-            raise self.error(str(error), key) from None
+            self.report(str(error), key)
+            return None
 
 
 class _InnerTable(TomlTable):
@@ -337,11 +444,11 @@ class _InnerTable(TomlTable):
         self._around = around
         self._key = key
 
-    def line(self, *keys: str | int) -> int:
-        return self._around.line(self._key, *keys)
+    def path(self, *keys: str | int) -> KeyPath:
+        return self._around.path(self._key, *keys)
 
-    def error(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
-        return self._around.error(problem, self._key, *keys)
+    def _label_of(self, keys: tuple[str | int, ...]) -> str:
+        return self._around._label_of((self._key, *keys))  # noqa: SLF001 - same class
 
     @property
     def _label(self) -> str:

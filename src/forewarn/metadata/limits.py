@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from forewarn.system.connections import ConnectionLimits
+from forewarn.system.networks import Networks
 
 
 class Rounds(NamedTuple):
@@ -23,6 +24,8 @@ class MetadataLimits(ConnectionLimits):
 
     max_pipelined_requests: int = 1
     """Read ahead while an earlier request is in progress. One packet can exceed this by a few."""
+    proxy_protocol: Networks = field(default_factory=Networks)
+    """Networks of load balancers whose connections begin with the PROXY protocol."""
 
     @property
     def _timeouts(self) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ import httptools
 
 from forewarn.clock import real_seconds
 from forewarn.metadata import fixed_responses
+from forewarn.metadata.callers import VMPolls
 from forewarn.metadata.counters import RequestCounter
 from forewarn.metadata.rendered_responses import CLOSE, RenderedResponse, rendered
 from forewarn.metadata.request import MAX_BODY_BYTES, MetadataRequest, parse_target
@@ -35,6 +36,10 @@ PARSE_CHUNK_BYTES = 4096
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+_NO_POLLS = VMPolls()
+"""Of a connection without a repeated poll."""
+
+
 class MetadataConnection(asyncio.Protocol):
     """One client's connection. It processes requests one after the other, in order."""
 
@@ -45,6 +50,7 @@ class MetadataConnection(asyncio.Protocol):
         "_bytes_since_callback",
         "_called",
         "_caller",
+        "_client",
         "_counter",
         "_current",
         "_epoch",
@@ -62,6 +68,7 @@ class MetadataConnection(asyncio.Protocol):
         "_parsing",
         "_peer",
         "_pending",
+        "_polls",
         "_queue",
         "_read_paused",
         "_reading_deferred",
@@ -82,8 +89,10 @@ class MetadataConnection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, server: MetadataServer, listener: str | None = None) -> None:
+    def __init__(self, server: MetadataServer, listener: str | None = None, client: str | None = None) -> None:
+        """`client` is the address of the client, if a load balancer has passed it on."""
         self._server = server
+        self._client = client
         self._tracker = server.delivery_tracker
         self._listener = listener
         """The VM address that the client connected to; None for the shared address."""
@@ -103,6 +112,7 @@ class MetadataConnection(asyncio.Protocol):
         self._head = b""
         self._tail = b""
         self._counter = RequestCounter()
+        self._polls = _NO_POLLS
         # Received and not parsed yet, because earlier requests are in progress.
         self._unparsed: bytes | memoryview = b""
         self._parsing = False
@@ -141,6 +151,8 @@ class MetadataConnection(asyncio.Protocol):
         peer, called = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._peer = peer[0] if peer else None
         self._called = called[0] if called else None
+        if self._client is not None:
+            self._peer, self._called = self._client, None
         if not self._server.connections.add(self, self._peer or ""):
             self.abort()
 
@@ -178,6 +190,7 @@ class MetadataConnection(asyncio.Protocol):
             ):
                 server.polled.add(self._scope)
                 self._counter.count += 1
+                self._polls.count += 1
                 self.transport.write(self._head + server.common_headers.next() + self._tail)
                 if self._tracker.watching:
                     self._track_repeat()
@@ -221,6 +234,7 @@ class MetadataConnection(asyncio.Protocol):
         self._head, self._tail = found.head, found.rest + b"\r\n" + found.body
         self._counter = self._server.counters.poll(request.target.query.get("api-version", ""), found.status)
         self._scope = caller.scope
+        self._polls = caller.polls
         self._epoch = self._server.epoch
         return True
 
@@ -528,6 +542,8 @@ class MetadataConnection(asyncio.Protocol):
     def sweep(self, rounds: Rounds) -> None:
         """Close the connection if it is idle or slow. A periodic call is cheaper than a timer per request."""
         # There may be many thousands of connections. Most of them take the shortest path here.
+        if not self._idle_rounds:  # there was a request since the last round
+            self._polls.note(self._server.engine.clock)
         self._idle_rounds += 1
         is_open = self._head_open or self._body_open
         if is_open or self._write_paused:

@@ -12,14 +12,21 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from forewarn.clock import real_seconds
 from forewarn.errors import ForewarnError
 from forewarn.metadata import fixed_responses, instance
 from forewarn.metadata.fixed_responses import Response, error_response
 from forewarn.metadata.long_poll import LongPoll
-from forewarn.metadata.rendered_responses import RenderedResponse, render_error, render_response, rendered
+from forewarn.metadata.rendered_responses import (
+    RenderedResponse,
+    not_modified_response,
+    render_error,
+    render_response,
+    rendered,
+)
 from forewarn.metadata.request import EVENTS_PATH, Poll
 from forewarn.system.logs import get_logger
-from forewarn.wire.document import parse_start_requests, tag_matches
+from forewarn.wire.document import is_newer, newest_tag, parse_start_requests, tag_matches
 from forewarn.wire.prefer_header import parse_wait
 from forewarn.wire.versions import INSTANCE_VERSIONS, ApiVersion, is_date
 
@@ -38,6 +45,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
+CATCH_UP_SECONDS = 1.0
+"""How long a node that follows waits for a document that a client knows from another node."""
 INSTANCE_PATH = "/metadata/instance"
 VERSIONS_PATH = "/metadata/versions"
 APPROVED = rendered(Response(200))
@@ -147,12 +156,19 @@ class Routes:
             return self._versions[newest]
         return fixed_responses.UNKNOWN_VERSION
 
-    def document(self, poll: Poll, caller: Caller, *, hold: bool = True) -> RenderedResponse | None:
-        """Return the document or a 304; None if the scope is not enabled or the poll must be held."""
+    def document(
+        self, poll: Poll, caller: Caller, *, hold: bool = True, catch_up: bool = True
+    ) -> RenderedResponse | None:
+        """Return the document or a 304; None if the scope is not enabled, or the poll must wait.
+
+        A poll waits for a change, or until this node has caught up: the client knows a newer document.
+        """
         page = self._documents.find(caller.scope, poll.version)
         if page is None:
             return None
         if not poll.if_none_match or not tag_matches(poll.if_none_match, page.tag):
+            if catch_up and self._engine.forwarder is not None and is_newer(poll.if_none_match, page.tag):
+                return None
             return RenderedResponse(200, page.ok_head, poll.applied, page.body)
         if poll.wait_seconds and hold and not self._long_polls.stopping:
             return None
@@ -164,7 +180,10 @@ class Routes:
         if page is None:
             return self._enable_and_respond(request, poll, caller)
         self._engine.polled.add(caller.scope)
+        if is_newer(poll.if_none_match, page.tag):
+            return self._catch_up(request, poll, caller)
         request.is_held = True
+        caller.polls.add(self._engine.clock)
         check = partial(self._check_long_poll, request, poll, page.tag)
         return LongPoll(self._long_polls, check, poll.wait_seconds or 0).begin(caller.scope)
 
@@ -178,6 +197,28 @@ class Routes:
             return self._enable_and_respond(request, poll, caller)
         # `*` matches every document, but still waits for a different one.
         return self.document(poll, caller, hold=False) if is_expired or page.tag != tag else caller.scope
+
+    async def _catch_up(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
+        """Wait until this node has the document that the client knows from another node, or a later one.
+
+        If it gets neither, it responds that it knows nothing newer, never with an older document. Only if it has every
+        commit of that time, no node has ever sent this tag.
+        """
+        forwarder, began_at = self._engine.forwarder, real_seconds()
+        while forwarder is not None and (left := began_at + CATCH_UP_SECONDS - real_seconds()) > 0:
+            page = self._documents.find(caller.scope, poll.version)
+            if page is None or not is_newer(poll.if_none_match, page.tag) or forwarder.has_commits_until(began_at):
+                break
+            await forwarder.wait_for_change(left)
+        found = request.connection.find_caller()
+        if found is None:
+            return rendered(fixed_responses.NOT_A_VM)
+        page = self._documents.find(found.scope, poll.version)
+        is_behind = forwarder is not None and not forwarder.has_commits_until(began_at)
+        if page is not None and is_behind and is_newer(poll.if_none_match, page.tag):
+            tag = newest_tag(poll.if_none_match, page.tag)
+            return RenderedResponse(304, not_modified_response(tag).head, poll.applied, b"")
+        return self.document(poll, found, catch_up=False) or self._wait_for_document(request, poll, found)
 
     async def _enable_and_respond(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
         while self._documents.find(caller.scope, poll.version) is None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds
 from forewarn.errors import CannotListen, SameAddress
-from forewarn.metadata.callers import Callers
+from forewarn.metadata.callers import Callers, PollStatistics
 from forewarn.metadata.counters import RequestCounters
 from forewarn.metadata.delivery_tracking import DeliveryTracker
 from forewarn.metadata.faults import InjectedFaults
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.long_poll import LongPolls
 from forewarn.metadata.protocol import MetadataConnection
+from forewarn.metadata.proxy_protocol import ProxiedConnection
 from forewarn.metadata.rendered_documents import RenderedDocuments
 from forewarn.metadata.rendered_responses import CommonHeaders
 from forewarn.metadata.request import EVENTS_PATH, parse_target
@@ -22,6 +23,7 @@ from forewarn.metadata.routes import Routes
 from forewarn.system.access_log import log_access
 from forewarn.system.addresses import read_host_port
 from forewarn.system.connections import Connections
+from forewarn.system.logs import get_logger
 from forewarn.system.sockets import address_of, open_socket, overlap, release, start_listening
 from forewarn.wire.versions import available_versions
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from forewarn.metadata.callers import Caller
     from forewarn.metadata.request import MetadataRequest
     from forewarn.metadata.routes import MetadataOptions, Result
+
+_log = get_logger(__name__)
 
 BACKLOG = 2048
 SWEEP_BATCH_SIZE = 500
@@ -76,6 +80,8 @@ class MetadataServer:
         }
         self.connections: Connections[MetadataConnection] = Connections("metadata service", self.limits)
         self._server: asyncio.Server | None = None
+        self.all_addresses_needed = True
+        """Whether each address of a VM must be opened. With several nodes, each opens those of its own machine."""
         self.own_listeners: dict[str, socket.socket] = {}
         """Listeners of the service itself, by the setting that names their address."""
         self._vm_listeners: dict[str, asyncio.AbstractServer] = {}
@@ -100,6 +106,8 @@ class MetadataServer:
             return
         if request.method == "GET":
             self.counters.poll(request.target.query.get("api-version", ""), status).count += 1
+            if request.caller is not None and not request.is_held:  # a held poll was counted when it arrived
+                request.caller.polls.add(self.engine.clock)
         elif request.method == "POST":
             self.counters.approval(status).count += 1
 
@@ -109,6 +117,14 @@ class MetadataServer:
         seconds = real_seconds() - request.started_at
         log_access("metadata", caller, address, request.method, request.target.path, status, size, seconds)
 
+    def poll_statistics(self, vm: str) -> PollStatistics:
+        """Return how often a VM polls."""
+        polls = self.callers.polls(vm)
+        if polls is None:
+            return PollStatistics()
+        polls.note(self.engine.clock)
+        return polls.statistics()
+
     def _start_epoch(self) -> None:
         self.epoch += 1
 
@@ -117,7 +133,9 @@ class MetadataServer:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         start_listening(self.listener, BACKLOG)
-        self._server = await loop.create_server(partial(MetadataConnection, self), sock=self.listener, backlog=BACKLOG)
+        # Not for the addresses of single VMs: there, the listener says who calls.
+        make = ProxiedConnection if self.limits.proxy_protocol.networks else MetadataConnection
+        self._server = await loop.create_server(partial(make, self), sock=self.listener, backlog=BACKLOG)
         self._tasks = [asyncio.create_task(self.common_headers.keep()), asyncio.create_task(self._sweep_forever())]
 
     async def stop(self) -> None:
@@ -158,7 +176,12 @@ class MetadataServer:
             for address in fleet.listeners():
                 if address not in self._vm_listeners:
                     self._reject_own_address(fleet, address)
-                    reserved[address] = open_socket(address)
+                    try:
+                        reserved[address] = open_socket(address)
+                    except CannotListen as error:
+                        if self.all_addresses_needed:
+                            raise
+                        _log.info("address_not_opened", "Another node may serve it.", error=str(error))
         except (CannotListen, SameAddress):
             release(reserved)
             raise

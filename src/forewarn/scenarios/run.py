@@ -30,7 +30,7 @@ from forewarn.scenarios.pace import GRACE, RunStopped
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
     from forewarn.core.events import Event
@@ -192,7 +192,17 @@ class StepSkipped(Exception):
 class ScenarioRun:
     """A run that is in progress."""
 
-    def __init__(self, run: Run, engine: Engine, faults: Faults, pace: Pace, observer: EventObserver) -> None:
+    def __init__(
+        self,
+        run: Run,
+        engine: Engine,
+        faults: Faults,
+        pace: Pace,
+        observer: EventObserver,
+        on_change: Callable[[str], None],
+    ) -> None:
+        """`on_change` is called with the id of the run after each change of it."""
+        self._on_change = on_change
         self.run = run
         self.pace = pace
         self.observer = observer
@@ -205,6 +215,16 @@ class ScenarioRun:
         self._fault_ids: list[str] = []
         self._has_cancelled = False
         """Whether a step of the run has cancelled something."""
+
+    @property
+    def run(self) -> Run:
+        """The run and its progress."""
+        return self._run
+
+    @run.setter
+    def run(self, run: Run) -> None:
+        self._run = run
+        self._on_change(run.id)
 
     def on_documents_changed(self, scopes: frozenset[str]) -> None:
         """Record the changed documents, and continue the run."""

@@ -51,6 +51,8 @@ class ScenarioRuns:
         """Clock moves in progress whose run was stopped."""
         # A random start, so that a new run does not get the id of a run before a restart.
         self._count = FIRST_NUMBER + secrets.randbelow(9 * FIRST_NUMBER)
+        self.on_change: Callable[[str], None] = lambda _: None
+        """Called with the id of a run after each change of it."""
         engine.subscribe(self._on_published)
 
     async def start(self, scenario: Scenario, options: RunOptions, by: str) -> Run:
@@ -90,7 +92,14 @@ class ScenarioRuns:
             steps=tuple(StepResult(step.describe()) for step in scenario.steps),
         )
         pace = Pace(engine, options, scopes, barrier)
-        scenario_run = ScenarioRun(run, engine, self._faults, pace, EventObserver(engine, self._version, scopes))
+        scenario_run = ScenarioRun(
+            run,
+            engine,
+            self._faults,
+            pace,
+            EventObserver(engine, self._version, scopes),
+            lambda run_id: self.on_change(run_id),
+        )
         self._runs[run.id] = scenario_run
         self._tasks[run.id] = task = asyncio.create_task(scenario_run.run_to_end())
         barrier_stack = stack.pop_all()  # the barrier lasts until the end of the run

@@ -1,6 +1,7 @@
 """Encode the changes of a commit as bytes, so that another node can apply them.
 
-Only changes of the fleet are sent; the receiver applies them to its own fleet. A value is a msgpack array of its
+Only changes of the fleet are sent; the receiver applies them to its own fleet. Thousands of VMs can have the same long
+texts, so each text is sent once, and a VM has its number. A value is a msgpack array of its
 fields, so sender and receiver must run the same version of Forewarn.
 """
 
@@ -21,7 +22,9 @@ from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.errors import BadChangeSet
 
 if TYPE_CHECKING:
-    from forewarn.core.fleet import Fleet
+    from collections.abc import Callable
+
+    from forewarn.core.fleet import VM, Fleet
 
 
 class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -39,7 +42,12 @@ class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     webhooks: dict[str, Webhook | None] = {}
     undelivered: dict[tuple[str, int], Undelivered | None] = {}
     history: list[HistoryEntry] = []
+    decided_at: datetime | None = None
+    texts: list[str] = []
+    """Texts of the VMs in `fleet_changes`."""
 
+
+_SENT = [name for name in ChangeSet.__struct_fields__ if name != "texts"]
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(ChangeSet)
@@ -47,7 +55,26 @@ _DECODER = msgspec.msgpack.Decoder(ChangeSet)
 
 def encode(changes: Changes) -> bytes:
     """Encode the changes of one commit."""
-    return _ENCODER.encode(ChangeSet(*(getattr(changes, name) for name in ChangeSet.__struct_fields__)))
+    sent = ChangeSet(**{name: getattr(changes, name) for name in _SENT})
+    numbers: dict[str, int] = {}
+
+    def number(text: str) -> str:
+        return str(numbers.setdefault(text, len(numbers))) if text else ""
+
+    def without_texts(vm: VM) -> VM:
+        if not (vm.user_data or vm.custom_data or vm.public_keys):
+            return vm
+        keys = tuple(map(number, vm.public_keys))
+        return vm._replace(user_data=number(vm.user_data), custom_data=number(vm.custom_data), public_keys=keys)
+
+    sent.fleet_changes = [_with_vms(change, without_texts) for change in changes.fleet_changes]
+    sent.texts = list(numbers)
+    return _ENCODER.encode(sent)
+
+
+def _with_vms(change: FleetChange, convert: Callable[[VM], VM]) -> FleetChange:
+    added, changed, removed = (tuple(map(convert, vms)) for vms in (change.added, change.changed, change.removed))
+    return change._replace(added=added, changed=changed, removed=removed)
 
 
 def decode(data: bytes, fleet: Fleet) -> Changes:
@@ -56,7 +83,21 @@ def decode(data: bytes, fleet: Fleet) -> Changes:
         received = _DECODER.decode(data)
     except msgspec.DecodeError as error:
         raise BadChangeSet(problem=str(error)) from error
-    changes = Changes(**{name: getattr(received, name) for name in received.__struct_fields__})
+    changes = Changes(**{name: getattr(received, name) for name in _SENT})
+    texts = received.texts
+    key_sets: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def with_texts(vm: VM) -> VM:
+        if not (vm.user_data or vm.custom_data or vm.public_keys):
+            return vm
+        keys = key_sets.get(vm.public_keys)
+        if keys is None:  # VMs with equal keys share one object
+            keys = key_sets[vm.public_keys] = tuple(texts[int(key)] for key in vm.public_keys)
+        user_data, custom_data = (texts[int(text)] if text else "" for text in (vm.user_data, vm.custom_data))
+        return vm._replace(user_data=user_data, custom_data=custom_data, public_keys=keys)
+
+    if texts:
+        changes.fleet_changes = [_with_vms(change, with_texts) for change in changes.fleet_changes]
     for change in changes.fleet_changes:
         if changes.fleet is None:
             changes.fleet = fleet.changed_by(change)

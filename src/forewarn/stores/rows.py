@@ -1,8 +1,8 @@
 """Map values of the core to table rows: one column for each field of the class, with the same name.
 
-The type of a field decides how its column stores it. The statements in sqlite.sql take their column lists from here, so
-a new field only needs a column (a migration). Rows are tuples in the order of the fields, because access by column name
-would double the time to load 100,000 VMs.
+The type of a field decides how its column stores it. The statements in statements.sql take their column lists from
+here, so a new field only needs a column (a migration). Rows are tuples in the order of the fields, because access by
+column name would double the time to load 100,000 VMs.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ from forewarn.errors import (
     StoreForeign,
     StoreNewer,
 )
-from forewarn.stores.sqlite import SqliteRecords, SqliteStore
-from forewarn.stores.sqlite_file import APPLICATION_ID, DATABASE_NAME, lock_folder, migrations
+from forewarn.stores.sql import SqlRecords
+from forewarn.stores.sqlite import SqliteDatabase, SqliteStore
+from forewarn.stores.sqlite_file import APPLICATION_ID, DATABASE_NAME, lock_folder, migrations, read_statements
 from forewarn.system.files import check_regular_file, move_into_place, sync_folder
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _read_back(copy: Path, sequence: int) -> tuple[ServiceState, int]:
         schema = _check(database, copy)
         # One script, because Python commits an open transaction before a script.
         database.executescript(";".join(("BEGIN IMMEDIATE", *migrations()[schema:])) + ";")
-        state = _as_service_state(_load(SqliteRecords(database)))
+        state = _as_service_state(_load(SqlRecords(SqliteDatabase(database))))
         database.execute("ROLLBACK")
     if state.sequence != sequence:
         problem = f"its newest history row is {state.sequence}, not {sequence}"
@@ -282,7 +283,9 @@ def _used_numbers(database: Path) -> UsedNumbers:
         return UsedNumbers(0, {})
     try:
         with closing(_open_read_only(database)) as source:
-            return UsedNumbers(_newest(source), dict(source.execute("SELECT scope, incarnation FROM delivery")))
+            incarnations = dict(source.execute("SELECT scope, incarnation FROM delivery"))
+            (enabling,) = source.execute(read_statements()["highest_enabling"]).fetchone()
+            return UsedNumbers(_newest(source), incarnations, enabling)
     except sqlite3.Error:
         return UsedNumbers(0, {})
 
@@ -397,7 +400,7 @@ def _check_schema(database: sqlite3.Connection, file: Path) -> int:
     return found
 
 
-def _load(records: SqliteRecords) -> StoredState:
+def _load(records: SqlRecords) -> StoredState:
     try:
         return records.load()
     except (StoreFailed, ValueError, TypeError, LookupError) as error:

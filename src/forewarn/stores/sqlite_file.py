@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import from_text
 from forewarn.core.history import SKIPPED_NUMBERS, changes_lost
+from forewarn.core.state import FORGOTTEN_ENABLING
 from forewarn.errors import (
     DataFolderOfOther,
     DataFolderWritable,
@@ -31,7 +32,8 @@ from forewarn.errors import (
     StoreForeign,
     StoreNewer,
 )
-from forewarn.stores.rows import HISTORY, TABLES
+from forewarn.stores import sql
+from forewarn.stores.rows import HISTORY
 from forewarn.stores.sqlite_log import Damage, SequenceFile, find_damage, log_path, log_state, set_aside
 from forewarn.system.files import kind_of, move_into_place
 from forewarn.system.logs import get_logger
@@ -55,10 +57,8 @@ _log = get_logger(__name__)
 
 
 def read_statements() -> dict[str, str]:
-    """Read the named statements of sqlite.sql, with their column lists."""
-    text = resources.files(__package__).joinpath("sqlite.sql").read_text("utf-8")
-    parts = (part.split("\n", 1) for part in text.split("-- name: ")[1:])
-    return {name.strip(): statement.strip().format(**TABLES) for name, statement in parts}
+    """Read the statements of this store."""
+    return sql.read_statements("sqlite")
 
 
 def migrations() -> list[str]:
@@ -352,12 +352,16 @@ def _record_loss(database: sqlite3.Connection, lost: LostCommits) -> None:
     time = from_text(found[0]) if found else datetime(1970, 1, 1, tzinfo=UTC)
     reason = f"The write-ahead log was damaged. At least {rows} rows after row {lost.newest} are lost."
     # The file with the last sequence may be behind, if the machine crashed.
+    statements = read_statements()
     entry = changes_lost(time, lost.expected + SKIPPED_NUMBERS, reason)
     database.execute("BEGIN IMMEDIATE")
-    database.execute("UPDATE delivery SET incarnation = incarnation + ?", (SKIPPED_NUMBERS,))
+    (enabling,) = database.execute(statements["highest_enabling"]).fetchone()
+    enabling += SKIPPED_NUMBERS
+    database.execute("UPDATE delivery SET enabling = ?, incarnation = incarnation + ?", (enabling, SKIPPED_NUMBERS))
+    database.execute(statements["save_fact"], (FORGOTTEN_ENABLING, str(enabling)))
     # A webhook that has read all rows is not behind by the skipped ones.
     database.execute("UPDATE webhook SET cursor = ? WHERE cursor = ?", (entry.sequence - 1, lost.newest))
-    database.execute(read_statements()["save_history"], HISTORY.write(entry))
+    database.execute(statements["save_history"], HISTORY.write(entry))
     database.execute("COMMIT")
 
 

@@ -11,9 +11,13 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
+from forewarn.errors import BadFile
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import TextIO
+
+    from forewarn.errors import ForewarnError
 
 
 def printable(text: str) -> str:
@@ -26,6 +30,11 @@ def printable_lines(text: str) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(letter if letter in "\n\t" else _escaped(letter) for letter in text)
+
+
+def printable_error(error: ForewarnError) -> str:
+    """Return the text of an error on one line; of the mistakes of a file, one line for each."""
+    return printable_lines(str(error)) if isinstance(error, BadFile) else printable(str(error))
 
 
 def printable_values(value: Any) -> Any:

@@ -21,11 +21,11 @@ STATE_PARENT = "/var/lib"
 
 # --- Settings that several units have -------------------------------------------------------------
 
-RELOAD = """\
+_RELOAD = """\
 ExecReload=/bin/sh -c "kill -HUP $MAINPID"
 """
 
-SANDBOX = """\
+_SANDBOX = """\
 # This program reads data from the network: programs that it runs cannot get additional privileges.
 NoNewPrivileges=yes
 # Nothing here changes the kernel, the clock or the host name.
@@ -44,7 +44,7 @@ SystemCallArchitectures=native
 SystemCallErrorNumber=EPERM
 """
 
-USER_SANDBOX = """\
+_USER_SANDBOX = """\
 # Programs of this user need no devices and no namespaces, and no access to processes of other users.
 PrivateDevices=yes
 RestrictNamespaces=yes
@@ -55,15 +55,36 @@ SystemCallFilter=@system-service
 SystemCallFilter=~@privileged
 """
 
-INSTALL = """\
+_INSTALL = """\
 [Install]
 WantedBy=multi-user.target
 """
 
+
+def render_unit(
+    head: str, command: Sequence[str], user: str, settings: str, limits: str = "", paths: Iterable[str] = ()
+) -> str:
+    """Return the content of a unit file.
+
+    `head` is its section [Unit]. `settings` and `limits` are of the section [Service]. Empty `user`: root. `paths` are
+    files and folders that the program uses.
+    """
+    start = f"[Service]\nExecStart={command_line(command)}\n{_RELOAD}"
+    if user:
+        start += f"User={_escaped(user)}\n"
+        limits += _USER_SANDBOX + _protect_home((*paths, *command))
+    return "\n".join([head, start + settings + _SANDBOX + limits, _INSTALL])
+
+
+def existing_folder(folder: str) -> str:
+    """Return the setting that lets a unit write to a folder which systemd does not create."""
+    return f"ReadWritePaths={_quoted(folder)}\n"
+
+
 _HOMES = (PurePosixPath("/home"), PurePosixPath("/root"), PurePosixPath("/run/user"))
 
 
-def protect_home(words: Iterable[str]) -> str:
+def _protect_home(words: Iterable[str]) -> str:
     """Return the setting ProtectHome= for a unit with these paths and options."""
     values = (word.partition("=")[2] if word.startswith("--") else word for word in words)
     paths = [PurePosixPath(value) for value in values if value.startswith("/")]
@@ -86,18 +107,18 @@ def command_line(words: Sequence[str]) -> str:
     # A colon before the program disables variable expansion. Doubling the $ does not work in the program's path.
     if any("$" in word for word in words):
         words = [f":{words[0]}", *words[1:]]
-    return " ".join(quoted(word) for word in words)
+    return " ".join(_quoted(word) for word in words)
 
 
-def quoted(word: str) -> str:
+def _quoted(word: str) -> str:
     """Return the word as one value of a setting with several values."""
-    found = escaped(word)
+    found = _escaped(word)
     if _PLAIN.fullmatch(word):
         return found
     return '"' + found.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def escaped(word: str) -> str:
+def _escaped(word: str) -> str:
     """Return the word as the value of a setting."""
     if not word.isprintable():
         raise BadOption(name="the path", value=word, problem="a unit file cannot contain it. Use printable characters.")

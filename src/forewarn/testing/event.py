@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forewarn.core.access import api_tokens
 from forewarn.core.history import ENGINE
 from forewarn.errors import UnknownEvent, UnknownVM, nearest
 from forewarn.ports import HistoryFilter
@@ -93,7 +94,7 @@ class Event:
         event = await self.load()
         if event.approved_by == name or name in self._tracker.approvers(self._id):
             return True
-        tokens = (token.name for token in self._engine.draft().all_tokens())
+        tokens = (token.name for token in api_tokens(self._engine.draft()))
         known = {*self._engine.fleet.vms, *self._tracker.vms(), *tokens, OPERATOR, ENGINE}
         was_vm = HistoryFilter(vm=name, limit=1)
         if name not in known and not (name and await self._engine.records.history(was_vm)):

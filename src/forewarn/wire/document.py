@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from forewarn.core.events import EventStatus
 from forewarn.core.fleet import GroupKind
@@ -13,6 +15,10 @@ from forewarn.errors import BadStartRequests
 if TYPE_CHECKING:
     from forewarn.core.events import Document, Event
     from forewarn.wire.versions import ApiVersion
+
+
+_TAG = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{8})")
+"""An ETag without its quotes. A client can send anything."""
 
 
 def render(document: Document, version: ApiVersion, kind: str) -> bytes:
@@ -40,8 +46,12 @@ def _render_event(event: Event, version: ApiVersion, kind: str) -> dict[str, Any
 
 
 def entity_tag(document: Document) -> str:
-    """Return the ETag. It includes the enabling, because incarnations restart and an old `0` must not match."""
-    return f'"{document.enabling}.{document.incarnation}"'
+    """Return the ETag: enabling, incarnation, and a checksum of the scope.
+
+    Incarnations restart with each enabling, and an old `0` must not match. A VM can move to another scope, and a tag of
+    its old scope must not match either. Tags of a scope are ordered: see `is_newer`.
+    """
+    return f'"{document.enabling}.{document.incarnation}.{crc32(document.scope.encode()):08x}"'
 
 
 def tag_matches(if_none_match: str, tag: str) -> bool:
@@ -52,6 +62,35 @@ def tag_matches(if_none_match: str, tag: str) -> bool:
         if text == "*" or text.removeprefix("W/") in (tag, bare):
             return True
     return False
+
+
+def is_newer(if_none_match: str, tag: str) -> bool:
+    """Return whether an If-None-Match has a tag of a later document of the same scope than this tag."""
+    known = _parse_tag(tag)
+    return known is not None and max(_tags_of_scope(if_none_match, known.scope), default=known) > known
+
+
+def newest_tag(if_none_match: str, tag: str) -> str:
+    """Return the tag of the latest document in an If-None-Match, of the scope of this tag. `is_newer` must be true."""
+    newest = max(_tags_of_scope(if_none_match, tag.strip('"').rpartition(".")[2]))
+    return f'"{newest.enabling}.{newest.incarnation}.{newest.scope}"'
+
+
+class _Tag(NamedTuple):
+    enabling: int
+    incarnation: int
+    scope: str
+
+
+def _tags_of_scope(if_none_match: str, scope: str) -> list[_Tag]:
+    found = map(_parse_tag, if_none_match.split(","))
+    return [tag for tag in found if tag is not None and tag.scope == scope]
+
+
+def _parse_tag(text: str) -> _Tag | None:
+    """Return the parts of a tag; None: it is not from this service."""
+    found = _TAG.fullmatch(text.strip(" \t").removeprefix("W/").strip('"'))
+    return _Tag(int(found[1]), int(found[2]), found[3]) if found else None
 
 
 def parse_start_requests(body: bytes) -> list[str]:

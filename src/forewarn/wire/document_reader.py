@@ -23,7 +23,8 @@ class ScheduledEvent(NamedTuple):
     """An event as a VM receives it. Fields that its api-version does not have are None."""
 
     id: str
-    """As received: an approval must repeat it exactly. Azure writes upper case, mocks write lower case."""
+    """As received: an approval must repeat it exactly. Azure writes upper case, mocks write lower case. Use `key` to
+    compare ids, and to show them."""
     type: str
     status: str
     resources: tuple[str, ...]
@@ -38,7 +39,7 @@ class ScheduledEvent(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The id for comparing: letter case has no meaning."""
+        """The id in lower case, to compare it and to show it. Letter case has no meaning."""
         return id_key(self.id)
 
     def concerns(self, vm: str) -> bool:
@@ -58,8 +59,8 @@ class EventsDocument(NamedTuple):
 
 
 def id_key(event_id: str) -> str:
-    """Return the form of an event id for comparing."""
-    return event_id.upper()
+    """Return an event id in lower case: as the control API, ARM and Event Grid write it."""
+    return event_id.lower()
 
 
 class LenientReadResult(NamedTuple):
@@ -116,7 +117,8 @@ def _read_event(event: dict[str, Any]) -> tuple[ScheduledEvent | None, str]:
     try:
         return read_event(event), ""
     except UnreadableDocument as error:
-        return None, f"event {event.get('EventId')!r}: {error.fields['problem']}"
+        found = event.get("EventId")
+        return None, f"event {id_key(found) if isinstance(found, str) else found!r}: {error.fields['problem']}"
 
 
 def read_events(text: bytes | str) -> tuple[ScheduledEvent, ...]:

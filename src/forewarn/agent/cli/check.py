@@ -1,4 +1,4 @@
-"""forewarn agent check: describe what a policy does, or report the first error in it."""
+"""forewarn agent check: describe what a policy does, or list the mistakes in it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forewarn.agent.cli.options import CONFIG_VARIABLE, AgentParser, add_common_options, config_path, load_config
-from forewarn.errors import BadCommandLine, PolicyHasWarnings
+from forewarn.agent.cli.options import (
+    CONFIG_VARIABLE,
+    AgentParser,
+    add_common_options,
+    config_path,
+    load_config,
+    resolve_options,
+)
+from forewarn.errors import BadCommandLine, EndpointError, PolicyHasWarnings
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Iterator
+
+    from forewarn.agent.cli.options import ResolvedOptions
 
 
 def parser() -> AgentParser:
     parser = AgentParser(
         "check",
-        "Describe what a policy does, or report the first error in it.\n\n"
+        "Describe what a policy does, or list the mistakes in it.\n\n"
         "The command runs no handler. Without --here, it sends no request.",
         "forewarn agent check --config agent.toml",
         "forewarn agent check agent.toml --here --strict",
@@ -24,7 +34,7 @@ def parser() -> AgentParser:
     parser.add_argument("file", nargs="?", metavar="FILE", help="the policy file, as with --config")
     add_common_options(parser)
     parser.add_argument(
-        "--here", action="store_true", help="also check that programs, units and sockets exist on this machine"
+        "--here", action="store_true", help="also check programs, units, sockets and the VM name on this machine"
     )
     parser.add_argument("--strict", action="store_true", help="exit with code 2 if there is a warning")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -44,7 +54,7 @@ def run(options: Namespace) -> int:
         problem = f"Name the policy file with --config FILE or {CONFIG_VARIABLE}."
         raise BadCommandLine(problem=problem, program="forewarn agent check")
     config = load_config(path)
-    here = problems_here(config) if options.here else []
+    here = [*problems_here(config), *_name_problems(resolve_options(options, config))] if options.here else []
     if options.json:
         import json
 
@@ -55,3 +65,22 @@ def run(options: Namespace) -> int:
         sys.stdout.flush()
         raise PolicyHasWarnings(source=config.source, count=count)
     return 0
+
+
+def _name_problems(options: ResolvedOptions) -> Iterator[str]:
+    """Compare a given VM name with the endpoint's. This does not enable Scheduled Events for the VM."""
+    from forewarn.agent.client import Client
+    from forewarn.agent.identity import GIVEN, MachineIdentity
+
+    given = options.vm_name.value.strip()
+    if not given:
+        return
+    try:
+        with Client(options.endpoint.value, given) as client:
+            name = client.request_name()
+    except EndpointError as error:
+        yield f"cannot compare the VM name {given!r} with the endpoint's: {error}"
+        return
+    if name and not MachineIdentity(given, GIVEN).listed_as((name,)):
+        remedy = "Correct the name, or remove it: the agent then uses the endpoint's name."
+        yield f"the VM name is {given!r} (from {options.vm_name.origin}), but the endpoint's is {name!r}. {remedy}"

@@ -16,18 +16,12 @@ from forewarn.agent.cli.options import (
 )
 from forewarn.errors import BadOption
 from forewarn.system.systemd_unit import (
-    INSTALL,
-    RELOAD,
-    SANDBOX,
     UNIT_FOLDER,
-    USER_SANDBOX,
-    command_line,
-    escaped,
+    existing_folder,
     find_user,
     make_folder,
     own_program,
-    protect_home,
-    quoted,
+    render_unit,
     start_hint,
     write_unit,
 )
@@ -108,20 +102,15 @@ StateDirectoryMode=0700
 """
 
 
-def render_unit(unit: SystemdUnit) -> str:
+def agent_unit(unit: SystemdUnit) -> str:
     """Return the content of the unit file, with comments that give the reason for each setting."""
-    start = f"[Service]\nExecStart={command_line(unit.command)}\n{RELOAD}"
-    if unit.user:
-        start += f"User={escaped(unit.user)}\n"
-    used = (unit.state, *unit.files, *unit.command)
-    limits = _AS_USER + USER_SANDBOX + protect_home(used) if unit.user else _AS_ROOT
-    return "\n".join([_UNIT, start + _state(unit) + _SERVICE + SANDBOX + limits, INSTALL])
+    limits = _AS_USER if unit.user else _AS_ROOT
+    return render_unit(_UNIT, unit.command, unit.user, _state(unit) + _SERVICE, limits, (unit.state, *unit.files))
 
 
 def _state(unit: SystemdUnit) -> str:
     if unit.state:
-        folder = quoted(unit.state)
-        return f"# The agent's record of what it has done. The folder must exist.\nReadWritePaths={folder}\n"
+        return f"# The agent's record of what it has done. The folder must exist.\n{existing_folder(unit.state)}"
     return _STATE
 
 
@@ -169,7 +158,7 @@ def run(options: Namespace) -> int:
     command = [*own_command(), "run", *(f"{flag}={value}" for flag, value in given.items() if value)]
     state_folder = state or config.state
     handler_files = tuple(str(named.table["file"]) for named in config.handlers.values() if "file" in named.table)
-    text = render_unit(SystemdUnit(tuple(command), options.user, state_folder, handler_files))
+    text = agent_unit(SystemdUnit(tuple(command), options.user, state_folder, handler_files))
     if options.print:
         sys.stdout.write(text)
         return 0

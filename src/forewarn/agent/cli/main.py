@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from forewarn.errors import BadCommandLine, ForewarnError, NeedsUnix, exit_code, nearest
-from forewarn.system.printable import printable, printable_output
+from forewarn.system.printable import printable, printable_error, printable_output
 from forewarn.system.standard_streams import discard, open_missing_streams
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": "Poll for events, run handlers, approve, and undo.",
-    "check": "Describe what a policy does, or report the first error in it.",
+    "check": "Describe what a policy does, or list the mistakes in it.",
     "plan": "Show what the agent would do about an event, and when.",
     "status": "Show current events and what the agent of this VM has done.",
     "history": "Show what the agent of this VM has done for events, newest last.",
@@ -49,7 +49,7 @@ def parser_of(command: str) -> AgentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code. An error is printed as one line."""
+    """Run a command and return the exit code. An error is printed as one line, or a line for each mistake of a file."""
     open_missing_streams()
     with printable_output():
         return _run_safely(arguments)
@@ -62,12 +62,12 @@ def _run_safely(arguments: Sequence[str] | None) -> int:
         finally:
             sys.stdout.flush()
     except ForewarnError as error:
-        _print_error(str(error))
+        _print_error(printable_error(error))
         return exit_code(error)
     except OSError as error:
         discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):  # the reader has closed the pipe
-            _print_error(f"{error.filename or 'Cannot write'}: {error.strerror or error}")
+            _print_error(printable(f"{error.filename or 'Cannot write'}: {error.strerror or error}"))
         return 1
     except KeyboardInterrupt:
         return 130
@@ -105,9 +105,8 @@ def _check_system(command: str) -> None:
 
 
 def _print_error(text: str) -> None:
-    """Print an error on one line. It may contain texts from outside."""
     try:
-        sys.stderr.write(f"forewarn: {printable(text)}\n")
+        sys.stderr.write(f"forewarn: {text}\n")
         sys.stderr.flush()
     except OSError:
         discard(sys.stderr)  # the exit code still reports the error

@@ -30,14 +30,14 @@ class CommandHandler(Handler):
         options.reject_unknown({"prepare", "undo", "environment", "directory", *COMMON})
         self._directory = read_path(options, "directory")
         self._prepare, self._undo = read_argv(options, "prepare"), read_argv(options, "undo")
-        if not self._prepare and not self._undo:
-            raise options.error(
+        if not self._prepare and not self._undo and options.is_right("prepare", "undo"):
+            options.report(
                 'Is missing. Give prepare, undo or both, for example ["systemctl", "stop", "web"].', "prepare"
             )
         self._environment = dict(options.text_table("environment"))
         for name, value in self._environment.items():
             if not _NAME.fullmatch(name) or "\0" in value:
-                raise options.error("Is not a valid environment variable.", "environment", name)
+                options.report("Is not a valid environment variable.", "environment", name)
 
     def describe(self, action: str) -> str:
         argv = self._prepare if action == PREPARE else self._undo

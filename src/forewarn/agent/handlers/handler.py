@@ -80,7 +80,8 @@ class Handler(ABC):
 
     @abstractmethod
     def __init__(self, options: TomlTable) -> None:
-        """Read the options. Raise `options.error(...)` for an invalid one.
+        """Read the options. Call `options.report(...)` for an invalid one: the agent then lists all mistakes of the
+        file. If the handler cannot continue, raise `options.error(...)`.
 
         The agent reads `kind`, `file` and `timeout`; `options.reject_unknown({..., *COMMON})` allows them.
         """

@@ -156,11 +156,11 @@ class HAProxyHandler(Handler):
         self._socket = options.required_text("socket", 'Write it like "/run/haproxy/admin.sock" or "127.0.0.1:9999".')
         self._address = _read_address(options, self._socket)
         self._servers = read_several(options, "server", "servers", '"backend/web-0"')
-        for server in self._servers:
+        for index, server in enumerate(self._servers):
             backend, slash, name = server.partition("/")
             if not (backend and slash and name) or "/" in name or ";" in server:
-                key = "servers" if "servers" in options else "server"
-                raise options.error(f'{server!r} is not a server. Write it like "backend/web-0".', key)
+                place = ("servers", index) if "servers" in options else ("server",)
+                options.report(f'{server!r} is not a server. Write it like "backend/web-0".', *place)
         self._drain_timeout = options.duration("drain_timeout")
         self._on_remaining = options.choice("on_remaining", _ON_REMAINING, _FAIL)
 
@@ -285,7 +285,7 @@ def _read_address(options: TomlTable, text: str) -> str | tuple[str, int]:
     except ValueError:
         host, port = "", 0
     if not port:
-        raise options.error(f'{text!r} is neither an absolute path nor an address like "127.0.0.1:9999".', "socket")
+        options.report(f'{text!r} is neither an absolute path nor an address like "127.0.0.1:9999".', "socket")
     return host, port
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.agent import handlers
 from forewarn.agent.handlers.handler import Handler
-from forewarn.errors import ForewarnError, nearest
+from forewarn.errors import BadFile, ForewarnError, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,20 +21,25 @@ GROUP = "forewarn.handlers"
 """Entry point group for kinds of handlers in installed packages."""
 
 
-def make_handler(options: TomlTable, kind: str, file: str, config_folder: Path) -> Handler:
-    """Create the handler of one `[handler.NAME]`, or raise an error about its options."""
+def make_handler(options: TomlTable, kind: str, file: str, config_folder: Path) -> Handler | None:
+    """Create the handler of one `[handler.NAME]`. None: it has a mistake in its options, which is reported."""
     if kind and file:
-        raise options.error("Give either kind or file.", "file")
-    if not kind and not file:
+        options.report("Give either kind or file.", "file")
+    elif not kind and not file and options.is_right("file"):
         problem = f"Is missing. Write one of {', '.join(kinds())}, or give the `file` of your own handler."
-        raise options.error(problem, "kind")
-    found = _from_file(options, config_folder / file) if file else _of_kind(options, kind)
+        options.report(problem, "kind")
+    if not options.is_right("kind", "file"):
+        return None
     try:
+        found = _from_file(options, config_folder / file) if file else _of_kind(options, kind)
         return found(options)
-    except ForewarnError:
-        raise
-    except (Exception, SystemExit) as error:  # third-party code: blame its options
-        raise options.error(f"Cannot create the handler: {_describe(error)}", "file" if file else "kind") from error
+    except BadFile as error:
+        options.report_raised(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - third-party code: blame its options
+        problem = str(error) if isinstance(error, ForewarnError) else f"Cannot create the handler: {_describe(error)}"
+        if options.is_right():
+            options.report(problem, "file" if file else "kind")
+    return None
 
 
 def kinds() -> list[str]:

@@ -88,8 +88,8 @@ class ProcessHandler(Handler):
         self._log = read_path(options, "log")
         self._write_pid = bool(options.flag("write_pid"))
         for key in ("directory", "log", "write_pid"):
-            if key in options and not self._start:
-                raise options.error("Is only used with start. Give start, or remove it.", key)
+            if key in options and not self._start and options.is_right("start"):
+                options.report("Is only used with start. Give start, or remove it.", key)
 
     def describe(self, action: str) -> str:
         if action == PREPARE:

@@ -25,9 +25,10 @@ class SystemdHandler(Handler):
     def __init__(self, options: TomlTable) -> None:
         options.reject_unknown({"unit", "units", *COMMON})
         self._units = read_several(options, "unit", "units", '"web.service"')
-        for unit in self._units:
+        for index, unit in enumerate(self._units):
             if unit.startswith("-") or "*" in unit:
-                raise options.error(f"{unit!r} is not a unit name.", "units" if "units" in options else "unit")
+                place = ("units", index) if "units" in options else ("unit",)
+                options.report(f"{unit!r} is not a unit name.", *place)
 
     def describe(self, action: str) -> str:
         if action == PREPARE:

@@ -100,14 +100,14 @@ class WebhookHandler(Handler):
         self._undo_url = _read_url(options, "undo_url") if "undo_url" in options else self._url
         if options.flag("undo") is False:
             if "undo_url" in options:
-                raise options.error("Has no effect with undo = false. Remove one of the two.", "undo_url")
+                options.report("Has no effect with undo = false. Remove one of the two.", "undo_url")
             self._undo_url = ""
         self._headers = dict(options.text_table("headers"))
         for name, value in self._headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-                raise options.error("Is not a valid header. The value must be printable ASCII.", "headers", name)
+                options.report("Is not a valid header. The value must be printable ASCII.", "headers", name)
             if name.lower() in _RESERVED_HEADERS:
-                raise options.error("The agent sets this header itself. Remove it.", "headers", name)
+                options.report("The agent sets this header itself. Remove it.", "headers", name)
         self._secret_file = read_path(options, "secret_file")
         self._ca_file = read_path(options, "ca_file")
         self._attempts = options.integer("attempts", _DEFAULT_ATTEMPTS, 1, _MAX_ATTEMPTS)
@@ -164,9 +164,9 @@ def _read_url(options: TomlTable, key: str) -> str:
     except ValueError:
         fine = False
     if not fine or not url.isascii() or not url.isprintable() or " " in url:
-        raise options.error(f"{url!r} is not an http or https URL. Write it like https://example.org/hook", key)
-    if parts.username is not None or parts.password is not None:
-        raise options.error("Put user name and password into headers.Authorization, not into the URL.", key)
+        options.report(f"{url!r} is not an http or https URL. Write it like https://example.org/hook", key)
+    elif parts.username is not None or parts.password is not None:
+        options.report("Put user name and password into headers.Authorization, not into the URL.", key)
     return url
 
 

@@ -1,0 +1,43 @@
+"""forewarn database: move the data of a service between SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import click
+
+from forewarn.cli.output import print_json
+
+
+@click.group()
+def command() -> None:
+    """Move the data of a service between SQLite and PostgreSQL.
+
+    \b
+    Example:
+      forewarn database move --from data --to postgresql://forewarn@db.example.org/forewarn
+    """
+
+
+@command.command()
+@click.option("--from", "source", metavar="PLACE", required=True, help="A data folder, or the URL of a database.")
+@click.option("--to", "target", metavar="PLACE", required=True, help="A data folder, or the URL of a database.")
+@click.option("--schema", metavar="NAME", default="forewarn", show_default=True, help="The schema in PostgreSQL.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def move(source: str, target: str, schema: str, as_json: bool) -> None:
+    """Copy all data to an empty store, and compare every row.
+
+    Stop the service first. The data at the old place stays as it is. Clients see the same incarnations and history.
+
+    \b
+    Example:
+      forewarn database move --from data --to postgresql://forewarn@db.example.org/forewarn
+    """
+    from forewarn.assembly import move_database  # the web server takes a while to load
+
+    counts = move_database(source, target, schema)
+    if as_json:
+        print_json({"rows": counts})
+        return
+    click.echo(f"Copied {sum(counts.values()):,} rows, and compared them:")
+    for name, count in counts.items():
+        if count:
+            click.echo(f"  {name.replace('kept_answer', 'response').replace('_', ' '):<12} {count:>8,}")

@@ -1,0 +1,117 @@
+"""Requests to the control API that only the leader can answer: a node that follows sends them to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from forewarn.control.auth import OPEN_PATHS, SIGN_IN, ApiUser
+from forewarn.control.input import MAX_FLEET_BYTES
+from forewarn.control.problems import problem, retry_headers, unauthorized
+from forewarn.errors import ForewarnError, UnknownToken
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from forewarn.core.access import Token
+    from forewarn.nodes.forwarding import NodeForwarder
+
+LEADER_PATHS = ("/v1/runs",)
+"""Paths of resources that only the leader has in memory. It also answers their GET requests."""
+KIND = "control"
+
+
+class LeaderRequests:
+    """ASGI middleware inside the authentication. On a node that leads it does nothing."""
+
+    def __init__(self, app: ASGIApp, forwarder: NodeForwarder) -> None:
+        self._app = app
+        self._forwarder = forwarder
+        self._engine = forwarder.engine
+        forwarder.handlers[KIND] = self._answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token: Token | None = scope.get("state", {}).get("token")
+        if self._forwarder.is_certain or not _needs_leader(scope, token):
+            await self._app(scope, receive, send)
+            return
+        body = await _read(receive)
+        if body is None:  # the client has disconnected
+            return
+        payload = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "query": scope["query_string"],
+            "headers": [(name, value) for name, value in scope["headers"] if name != b"authorization"],
+            "client": scope["client"][0] if scope["client"] else "",
+            "body": body,
+            "token": token.hash if token is not None else "",
+        }
+        try:
+            status, headers, answer = await self._forwarder.request(KIND, payload, repeatable=False)
+        except ForewarnError as error:
+            await problem(error, headers=retry_headers(error))(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": status, "headers": [tuple(each) for each in headers]})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _answer(self, payload: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Answer a request of another node, which has authenticated its client."""
+        found = next((each for each in self._engine.draft().all_tokens() if each.hash == payload["token"]), None)
+        user = ApiUser.of(found) if found is not None else None
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": payload["method"],
+            "path": payload["path"],
+            "raw_path": payload["path"].encode(),
+            "root_path": "",
+            "query_string": payload["query"],
+            "headers": [tuple(each) for each in payload["headers"]],
+            "client": (payload["client"], 0),
+            "server": None,
+            "state": {"token": user.token, "session": user.session} if user is not None else {},
+        }
+        status, headers, parts = 500, [], []
+
+        messages: list[Message] = [{"type": "http.request", "body": payload["body"], "more_body": False}]
+
+        async def receive() -> Message:
+            if not messages:
+                await asyncio.Event().wait()  # the client is connected to the other node
+            return messages.pop()
+
+        async def send(message: Message) -> None:
+            nonlocal status, headers
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], list(message["headers"])
+            else:
+                parts.append(message.get("body", b""))
+
+        is_known = user is not None or (payload["method"], payload["path"]) == SIGN_IN
+        app = self._app if is_known else unauthorized(UnknownToken())
+        await app(scope, receive, send)
+        return status, headers, b"".join(parts)
+
+
+def _needs_leader(scope: Scope, token: Token | None) -> bool:
+    if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        return False
+    if token is None:  # a file of the portal, or signing in, which creates a session
+        return (scope["method"], scope["path"]) == SIGN_IN
+    return scope["method"] not in ("GET", "HEAD", "OPTIONS") or scope["path"].startswith(LEADER_PATHS)
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """Return the body; None if the client has disconnected. Of a body that is too large, return too much of it."""
+    body = bytearray()
+    while len(body) <= MAX_FLEET_BYTES:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    return bytes(body)

@@ -1,0 +1,99 @@
+"""The live topics of the feed: the clock, runs of scenarios, metrics, and the state of webhooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from forewarn.control.clock import clock_shape
+from forewarn.control.schema import Count, Shape, help_text
+from forewarn.core.scenarios import RunStatus
+from forewarn.delivery.live_topics import LiveTopic
+from forewarn.errors import NotFound
+from forewarn.scenarios.shapes import RunShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forewarn.control.clock import ClockShape
+    from forewarn.control.recent_metrics import MetricsSampleShape, RecentMetrics
+    from forewarn.core.state import Changes
+    from forewarn.delivery.live_topics import LiveTopics
+    from forewarn.delivery.webhooks import Dispatcher
+    from forewarn.engine.engine import Engine
+    from forewarn.scenarios.runs import ScenarioRuns
+
+CLOCK, RUNS, METRICS, WEBHOOKS = TOPICS = ("clock", "runs", "metrics", "webhooks")
+TENANT_CLOCK = "tenant-clock"
+"""The clock without what is due next, which may concern other groups."""
+QUICK_SECONDS = 0.1
+WEBHOOK_SECONDS = 1.0
+
+
+class WebhookStateShape(Shape):
+    """The delivery state of a webhook."""
+
+    name: str
+    backlog: Annotated[Count, help_text("Rows that it has not received yet.")]
+    failed: Count
+    last_error: str | None
+
+
+class LiveStates:
+    """Reads the states of the topics, and reports their changes."""
+
+    def __init__(self, engine: Engine, topics: LiveTopics, webhooks: Dispatcher, metrics: RecentMetrics) -> None:
+        self._engine = engine
+        self._topics = topics
+        self._webhooks = webhooks
+        self._metrics = metrics
+
+    def start(self, runs: ScenarioRuns) -> None:
+        """Report changes from now on."""
+
+        def running() -> Iterable[str]:
+            return [run.id for run in runs.runs() if run.status is RunStatus.RUNNING]
+
+        def run(run_id: str) -> RunShape | None:
+            try:
+                return RunShape.of(runs.run(run_id))
+            except NotFound:  # it is just being created, or was removed
+                return None
+
+        only = ("",)
+        self._topics.add(CLOCK, LiveTopic("clock", lambda: only, lambda _: self._clock(), QUICK_SECONDS))
+        self._topics.add(
+            TENANT_CLOCK, LiveTopic("clock", lambda: only, lambda _: self._clock(tenant=True), QUICK_SECONDS)
+        )
+        self._topics.add(RUNS, LiveTopic("run", running, run, QUICK_SECONDS))
+        self._topics.add(METRICS, LiveTopic("metrics", lambda: only, lambda _: self._sample(), QUICK_SECONDS))
+        self._topics.add(
+            WEBHOOKS,
+            LiveTopic("webhook", lambda: self._engine.draft().webhooks(), self._webhook, WEBHOOK_SECONDS),
+        )
+        runs.on_change = lambda run_id: self._topics.changed(RUNS, run_id)
+        self._engine.clock_hold.on_change = self.clock_changed
+        self._engine.subscribe_to_commits(self._on_commit)
+
+    def clock_changed(self) -> None:
+        for name in (CLOCK, TENANT_CLOCK):
+            self._topics.changed(name)
+
+    def _on_commit(self, changes: Changes) -> None:
+        if self._engine.clock.virtual and (changes.operations or changes.events or changes.rollouts):
+            self._topics.changed(CLOCK)  # something else may be due next
+        if self._topics.has_readers(WEBHOOKS):
+            for name in self._engine.draft().webhooks():
+                self._topics.changed(WEBHOOKS, name)
+
+    def _clock(self, *, tenant: bool = False) -> ClockShape:
+        return clock_shape(self._engine, tenant=tenant)
+
+    def _sample(self) -> MetricsSampleShape | None:
+        return self._metrics.newest
+
+    def _webhook(self, name: str) -> WebhookStateShape | None:
+        webhook = self._engine.draft().webhook(name)
+        if webhook is None:
+            return None
+        stats = self._webhooks.stats(webhook)
+        return WebhookStateShape(name, stats.pending, stats.failed, stats.last_error or None)

@@ -1,0 +1,231 @@
+"""Changes on a node that follows: it sends them to the leader, and answers when they are committed and applied here.
+
+Approving and enabling can be repeated without an effect, so a node repeats them if the leader was lost. Other requests
+are repeated only if they certainly had no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from forewarn.clock import real_seconds
+from forewarn.core.durations import from_text, to_text
+from forewarn.errors import (
+    ForewarnError,
+    LeaderLost,
+    NoLeader,
+    NotLeading,
+    ServiceStopping,
+    StoreOutcomeUnknown,
+)
+from forewarn.nodes.link import LinkServer, open_link
+from forewarn.system.addresses import read_host_port
+from forewarn.system.logs import get_logger
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from forewarn.nodes.link import Link
+    from forewarn.nodes.node import Node
+    from forewarn.ports import NodeRow
+
+_log = get_logger(__name__)
+
+WRITE_SECONDS = 10.0
+"""How long a change waits for a leader."""
+APPLY_SECONDS = 5.0
+"""How long the answer to a committed change waits until this node has applied it."""
+RETRY_SECONDS = 0.2
+SEEN_SECONDS = 5.0
+"""How often a node sends to the leader which scopes have polled."""
+
+
+class NodeForwarder:
+    """Sends changes to the leader, and receives those of other nodes."""
+
+    def __init__(self, node: Node, secret: str, tls: ssl.SSLContext | None) -> None:
+        """`tls` is the context of this node's own certificate; None: connections are not encrypted."""
+        self._node = node
+        self.engine = node.engine
+        self._secret = secret
+        self._tls = tls
+        self.handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            "approve": self._do_approve,
+            "enable": self._do_enable,
+            "seen": self._do_seen,
+        }
+        """What the leader does for each kind of request."""
+        self.forwarded = 0
+        """Number of changes that were sent to the leader, since the start."""
+        self.failed = 0
+        """How many of them got no answer."""
+        self._server = LinkServer(node.row.id, secret, self._handle, lambda: self.engine.position, node.rows_after)
+        self._link: Link | None = None
+        self._linked = ""
+        """The id of the node at the other end."""
+        self._linking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._seen_task: asyncio.Task[None] | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        await self._server.start(listener, self._tls)
+        self._seen_task = asyncio.create_task(self._send_seen())
+
+    async def stop(self) -> None:
+        if self._seen_task is not None:
+            self._seen_task.cancel()
+        if self._link is not None:
+            self._link.close()
+        self._server.stop()
+        await asyncio.sleep(0)
+
+    # --- On the node that received the request --------------------------------------------------------
+
+    def approve(
+        self, ids: Sequence[str], by: str, scope: str, done: Callable[[None, BaseException | None], None]
+    ) -> None:
+        """Approve events of a scope. Calls `done` when the approval is committed or has failed."""
+        task = asyncio.create_task(self._approve([*ids], by, scope, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _approve(
+        self, ids: list[str], by: str, scope: str, done: Callable[[None, BaseException | None], None]
+    ) -> None:
+        try:
+            await self.request("approve", [ids, by, scope], repeatable=True)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            done(None, error)
+        else:
+            done(None, None)
+
+    async def enable(self, scope: str, by: str) -> None:
+        """Enable scheduled events for a scope."""
+        await self.request("enable", [scope, by], repeatable=True)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether this node leads, and its lease has not ended."""
+        return self.engine.leads and self._node.lease_remaining_seconds > 0
+
+    def has_commits_until(self, seconds: float) -> bool:
+        """Whether this node certainly has every commit that another node had at this time of the monotonic clock.
+
+        Followers can apply a commit before the leader knows that it has succeeded.
+        """
+        if self.engine.leads:
+            return self.is_certain and not self.engine.is_committing
+        return self._node.caught_up_at >= seconds
+
+    async def wait_for_change(self, seconds: float) -> None:
+        """Wait until commits of the leader were applied, at most this long."""
+        await self._node.wait_for_change(seconds)
+
+    async def request(self, kind: str, payload: Any, *, repeatable: bool) -> Any:
+        """Send a request to the leader. Returns its answer when this node has applied the change.
+
+        Raises NoLeader after a bounded time, and LeaderLost if it is not known whether the change was made.
+        """
+        ends_at = real_seconds() + WRITE_SECONDS
+        problem = "this node does not know who leads"
+        while (left := ends_at - real_seconds()) > 0:
+            try:
+                if self.is_certain:
+                    return await self.handlers[kind](payload)
+                if not self.engine.leads and (leader := self._node.leader) is not None:
+                    return await self._send(leader, kind, payload, left)
+            except (NotLeading, ServiceStopping, NoLeader) as error:  # nothing has changed
+                problem = str(error) if isinstance(error, NoLeader) else "the leader is changing"
+            except (LeaderLost, StoreOutcomeUnknown) as error:
+                if not repeatable:
+                    self.failed += 1
+                    raise
+                problem = str(error)
+            await self._node.wait_for_change(min(RETRY_SECONDS, left))
+        self.failed += 1
+        raise NoLeader(problem=problem.rstrip("."))
+
+    async def _send(self, leader: NodeRow, kind: str, payload: Any, seconds: float) -> Any:
+        link = await self._open(leader)
+        self.forwarded += 1
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await link.request(kind, payload, self.engine.position)
+        except TimeoutError:
+            raise LeaderLost(problem="it did not respond") from None
+        await self._node.apply(answer.rows)
+        if not await self._node.wait_until_applied(answer.position, APPLY_SECONDS):
+            _log.warning("change_not_applied", "A change is committed, but this node has not applied it.", kind=kind)
+        return answer.result
+
+    async def _open(self, leader: NodeRow) -> Link:
+        """Return a connection to the leader. Requests share one."""
+        async with self._linking:
+            if self._link is not None and self._link.is_open and self._linked == leader.id:
+                return self._link
+            if self._link is not None:
+                self._link.close()
+                self._link = None
+            host, port = read_host_port(leader.address)
+            link = await open_link(
+                host, port, _trust(leader.certificate), node=self._node.row.id, secret=self._secret, expected=leader.id
+            )
+            self._link, self._linked = link, leader.id
+            return link
+
+    async def _send_seen(self) -> None:
+        """Tell the leader which scopes have polled here."""
+        while True:
+            await asyncio.sleep(SEEN_SECONDS)
+            if self.engine.leads or self._node.leader is None:
+                continue
+            times = self.engine.last_seen.take_unwritten()
+            if not times:
+                continue
+            try:
+                payload = {scope: to_text(time) for scope, time in times.items()}
+                await self._send(self._node.leader, "seen", payload, WRITE_SECONDS)
+            except ForewarnError:  # the next time
+                self.engine.last_seen.record(times)
+
+    # --- On the leader ----------------------------------------------------------------------------
+
+    async def _handle(self, kind: str, payload: Any) -> Any:
+        if not self.is_certain or kind not in self.handlers:
+            raise NotLeading
+        return await self.handlers[kind](payload)
+
+    async def _do_approve(self, payload: Any) -> None:
+        ids, by, scope = payload
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_committed(_: None, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.engine.approve_with_callback(ids, by, scope, on_committed)
+        await done
+
+    async def _do_enable(self, payload: Any) -> None:
+        scope, by = payload
+        await self.engine.enable(scope, by)
+
+    async def _do_seen(self, payload: Any) -> None:
+        self.engine.last_seen.record({scope: from_text(time) for scope, time in payload.items()})
+
+
+def _trust(certificate: str) -> ssl.SSLContext | None:
+    """Return a context that trusts exactly this certificate."""
+    if not certificate:
+        return None
+    context = ssl.create_default_context(cadata=certificate)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

@@ -1,0 +1,394 @@
+"""A node of a service: takes the lease and leads, or follows the journal of the node that leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.clock import real_seconds
+from forewarn.engine.writer import StoreThread
+from forewarn.errors import BadChangeSet, StoreFailed
+from forewarn.system.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from forewarn.core.state import Changes
+    from forewarn.engine.engine import Engine
+    from forewarn.ports import Journal, JournalRow, LeaderStore, LeaseState, Membership, NodeRow
+
+_log = get_logger(__name__)
+
+READ_ROWS = 500
+RECENT_ROWS, RECENT_BYTES = 64, 262_144
+"""Commits that the leader sends with an answer. Other nodes read more from the journal."""
+APPLY_BATCH = 50
+"""Rows that are applied in one turn of the event loop, so that polls are served in between."""
+WAIT_SECONDS = 0.25
+"""Longest wait for a notification. It also limits how long a new leader waits before it can read the journal."""
+WAIT_SECONDS_WITHOUT_NOTIFICATIONS = 0.1
+RETRY_SECONDS = 0.5
+JOURNAL_SECONDS = 600.0
+"""How long rows of the journal are kept."""
+LOST_NODE_SECONDS = 600.0
+TRIM_SECONDS = 60.0
+ABSTAIN_SECONDS = 10.0
+"""A leader that steps down does not take the lease for this long."""
+STALE_SECONDS = 10.0
+"""A node that has heard nothing from the database for this long is not ready."""
+
+
+class NodeRole(NamedTuple):
+    """What a node is at the moment."""
+
+    name: str
+    """`leader`, `follower` or `candidate`: it has the lease, and does not lead yet."""
+    epoch: int
+
+
+class Node:
+    """Keeps the role of this node. `on_lead` and `on_follow` are called at each change."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: LeaderStore,
+        membership: Membership,
+        journal: Journal,
+        row: NodeRow,
+        lease_seconds: float,
+    ) -> None:
+        self.row = row
+        self.engine = engine
+        self.on_lead: list[Callable[[], Awaitable[None]]] = []
+        self.on_follow: list[Callable[[], Awaitable[None]]] = []
+        self.leader: NodeRow | None = None
+        """The node that leads, as far as this node knows."""
+        self.nodes: list[NodeRow] = []
+        """All nodes, as this node last read them."""
+        self._reported_at = 0.0
+        self.role_changes = 0
+        self.problem = ""
+        """Why the database cannot be used; empty if it can."""
+        self._store = store
+        self._membership = membership
+        self._journal = journal
+        self._lease_seconds = lease_seconds
+        self._membership_thread = StoreThread()
+        self._journal_thread = StoreThread()
+        self._epoch = 0
+        """The epoch of its own lease; 0 while it has none."""
+        self._last_epoch = 0
+        self._lease_ends_at = 0.0
+        """When its lease ends, by the monotonic clock, unless it is renewed."""
+        self.caught_up_at = real_seconds()
+        """While it follows, it has every commit that was visible at this time, by the monotonic clock."""
+        self._trimmed_at = real_seconds()
+        self._abstains_until = 0.0
+        self._applying = asyncio.Lock()
+        self._promotion: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set and replaced when this node has applied rows, or when the leader has changed."""
+        self._stopping = False
+        self._recent: deque[JournalRow] = deque(maxlen=RECENT_ROWS)
+        """The last commits of this node while it leads. Other nodes get them with the answers to their changes."""
+        engine.on_deposed = self._woken.set
+        engine.subscribe_to_commits(self._keep_row)
+
+    # --- Start and stop ---------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load the state, and lead if no other node does. Returns when this node leads, or knows who does."""
+        await self._membership_thread.call(lambda: self._membership.report(self.row))
+        self.caught_up_at = real_seconds()
+        await self.engine.load()
+        await self._step()
+        if self._promotion is not None:
+            await self._promotion
+        self._tasks = [asyncio.create_task(self._keep_role()), asyncio.create_task(self._follow_journal())]
+
+    async def suspend(self) -> None:
+        """Keep the current role until `stop`."""
+        self._stopping = True
+        for task in (*self._tasks, *([self._promotion] if self._promotion is not None else [])):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def stop(self) -> None:
+        """Give the lease to another node. Call it when the engine has stopped."""
+        with suppress(StoreFailed):
+            if self._epoch:
+                await self._membership_thread.call(self._membership.release_lease)
+            await self._membership_thread.call(lambda: self._membership.remove_node(self.row.id))
+        for thread, close in (
+            (self._membership_thread, self._membership.close),
+            (self._journal_thread, self._journal.close),
+        ):
+            await thread.call(close)
+            thread.stop()
+
+    # --- What it knows ----------------------------------------------------------------------------
+
+    @property
+    def role(self) -> NodeRole:
+        if self.engine.leads:
+            return NodeRole("leader", self._epoch)
+        return NodeRole("candidate" if self._epoch else "follower", self._epoch or self._last_epoch)
+
+    @property
+    def age_seconds(self) -> float:
+        """How old its knowledge may be: the time since it last knew that it had all commits."""
+        if self.engine.leads:
+            return max(real_seconds() - (self._lease_ends_at - self._lease_seconds), 0.0)
+        return real_seconds() - self.caught_up_at
+
+    @property
+    def seconds_since_report(self) -> float:
+        """Time since it last reported, and read the list of nodes."""
+        return real_seconds() - self._reported_at
+
+    @property
+    def lease_remaining_seconds(self) -> float:
+        """Time until its own lease ends; 0 if it has none."""
+        return max(self._lease_ends_at - real_seconds(), 0.0) if self._epoch else 0.0
+
+    async def wait_for_change(self, seconds: float) -> None:
+        """Wait until rows were applied or the leader has changed, at most this long."""
+        changed = self._changed
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await changed.wait()
+
+    async def wait_until_applied(self, position: int, seconds: float) -> bool:
+        """Wait until this node has applied a commit. Returns whether it has."""
+        ends_at = real_seconds() + seconds
+        while self.engine.position < position and (left := ends_at - real_seconds()) > 0:
+            await self.wait_for_change(left)
+        return self.engine.position >= position
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def step_down(self) -> None:
+        """Let another node lead."""
+        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
+        await self._lose_lease("it was told to step down")
+        await self._membership_thread.call(self._membership.release_lease)
+
+    # --- The lease --------------------------------------------------------------------------------
+
+    async def _keep_role(self) -> None:
+        while True:
+            seconds = self._lease_seconds / 3 if self._epoch else min(self._lease_seconds / 6, RETRY_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+            self._woken.clear()
+            try:
+                await self._step()
+            except Exception:  # noqa: BLE001 - a node must always have a role
+                _log.exception("node_role_failed", "Unexpected error while keeping the role; retrying.")
+
+    async def _step(self) -> None:
+        """Renew the lease, or take it if nobody has it."""
+        started = real_seconds()
+        try:
+            # A leader must not wait longer than its lease.
+            limit = self._lease_ends_at if self._epoch else started + 60
+            async with asyncio.timeout(max(limit - started, 0.05)):
+                keeps = await (self._renew(started) if self._epoch else self._look(started))
+        except (StoreFailed, TimeoutError) as error:
+            self._set_problem(str(error) or "no response from the database")
+            if self._epoch and real_seconds() >= self._lease_ends_at:
+                await self._lose_lease("it could not renew its lease")
+        else:
+            self._set_problem("")
+            if not keeps:
+                await self._lose_lease("another node has taken its lease")
+
+    def _set_problem(self, problem: str) -> None:
+        if problem and not self.problem:
+            _log.warning("database_unreachable", "Cannot reach the database; retrying.", error=problem)
+        elif self.problem and not problem:
+            _log.info("database_reached", "The database responds again.")
+        self.problem = problem
+
+    async def _renew(self, started: float) -> bool:
+        """Renew the lease. Returns False if another node has taken it."""
+        epoch = await self._membership_thread.call(lambda: self._membership.renew_lease(self._lease_seconds))
+        if epoch is None:
+            return False
+        self._epoch = self._last_epoch = epoch
+        self._lease_ends_at = started + self._lease_seconds
+        await self.report()
+        if started - self._trimmed_at > TRIM_SECONDS:
+            self._trimmed_at = started
+            await self._membership_thread.call(lambda: self._membership.trim(JOURNAL_SECONDS, LOST_NODE_SECONDS))
+        return True
+
+    async def _look(self, started: float) -> bool:
+        """See who leads, and take an expired lease."""
+        await self.report()
+        if started - self._trimmed_at > TRIM_SECONDS:
+            self._trimmed_at = started
+            self.engine.tidy_follower()
+        lease: LeaseState = await self._membership_thread.call(self._membership.lease)
+        self._last_epoch = lease.epoch
+        holder = next((node for node in self.nodes if node.id == lease.holder), None)
+        if lease.remaining_seconds <= 0:
+            holder = None
+            if started >= self._abstains_until and not self._stopping:
+                epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
+                if epoch is not None:
+                    self._epoch = self._last_epoch = epoch
+                    self._lease_ends_at = started + self._lease_seconds
+                    self._promotion = asyncio.create_task(self._promote(epoch))
+        self._set_leader(holder)
+        return True
+
+    async def report(self) -> None:
+        """Report that this node is alive, and read the list of nodes."""
+        row = self.row._replace(position=self.engine.position)
+        await self._membership_thread.call(lambda: self._membership.report(row))
+        self.nodes = await self._membership_thread.call(self._membership.nodes)
+        self._reported_at = real_seconds()
+
+    def _set_leader(self, leader: NodeRow | None) -> None:
+        before, self.leader = self.leader, leader
+        if (before and before.id) != (leader and leader.id):
+            if leader is not None and leader is not self.row:
+                _log.info("leader_found", "Another node leads.", leader=leader.name, epoch=self._last_epoch)
+            self._notify()
+
+    async def _promote(self, epoch: int) -> None:
+        """Apply what is left in the journal, and lead. No other node can commit: the epoch is new."""
+        try:
+            async with self._applying:
+                while await self._apply(*await self._read()):
+                    pass
+                position = self.engine.position
+                await self.engine.run_in_store_thread(self._store.lead, epoch, position)
+                await self.engine.lead()
+            self._set_leader(self.row)
+            self.role_changes += 1
+            _log.info("node_leads", "This node leads now.", node=self.row.name, epoch=epoch, position=position)
+            for callback in self.on_lead:
+                await callback()
+        except (StoreFailed, OSError) as error:
+            _log.warning("node_cannot_lead", "This node took the lease, and cannot lead.", error=str(error))
+            await self._give_up()
+        except Exception:  # noqa: BLE001 - another node may be able to
+            _log.exception("node_cannot_lead", "This node took the lease, and cannot lead.")
+            await self._give_up()
+
+    async def _give_up(self) -> None:
+        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
+        self._promotion = None
+        await self._lose_lease("it could not lead")
+        with suppress(StoreFailed):
+            await self._membership_thread.call(self._membership.release_lease)
+
+    async def _lose_lease(self, reason: str) -> None:
+        """Follow from now on."""
+        if not self._epoch:
+            return
+        epoch, self._epoch = self._epoch, 0
+        self._set_leader(None)
+        promotion, self._promotion = self._promotion, None
+        if promotion is not None and not promotion.done() and promotion is not asyncio.current_task():
+            promotion.cancel()
+            with suppress(asyncio.CancelledError):
+                await promotion
+        was_leader = self.engine.leads
+        async with self._applying:  # the journal may already have the commit that is in progress
+            await self.engine.follow()
+        # Its knowledge is as old as its last valid lease.
+        self.caught_up_at = self._lease_ends_at - self._lease_seconds
+        if was_leader:
+            self.role_changes += 1
+            _log.warning("node_follows", f"This node no longer leads: {reason}.", node=self.row.name, epoch=epoch)
+            for callback in self.on_follow:
+                await callback()
+        self._notify()
+
+    # --- The journal ------------------------------------------------------------------------------
+
+    def _keep_row(self, _: Changes) -> None:
+        if self.engine.leads and (row := self._store.last_row) is not None:
+            self._recent.append(row)
+            self._notify()
+
+    def rows_after(self, position: int) -> list[JournalRow]:
+        """Return the commits of this node after a position; nothing if they are too many, or too large."""
+        rows = [row for row in self._recent if row.number > position] if self.engine.leads else []
+        complete = bool(rows) and rows[0].number == position + 1 and rows[-1].number == self.engine.position
+        return rows if complete and sum(len(row.data) for row in rows) < RECENT_BYTES else []
+
+    async def apply(self, rows: list[JournalRow]) -> None:
+        """Apply commits that another node has sent. The journal has them too."""
+        async with self._applying:
+            if rows and not self.engine.leads and rows[0].number <= self.engine.position + 1:
+                await self._apply(rows)
+
+    async def _follow_journal(self) -> None:
+        while True:
+            try:
+                found = False
+                if not self.engine.leads:
+                    rows, started = await self._read()
+                    async with self._applying:  # this node may lead meanwhile
+                        found = not self.engine.leads and await self._apply(rows, started)
+                if not found:
+                    await self._journal_thread.call(
+                        lambda: self._journal.wait(WAIT_SECONDS, WAIT_SECONDS_WITHOUT_NOTIFICATIONS)
+                    )
+            except StoreFailed:
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - a node must always follow
+                _log.exception("journal_failed", "Cannot apply the journal; loading the state again.")
+                await asyncio.sleep(RETRY_SECONDS)
+                with suppress(StoreFailed):
+                    await self.engine.load()
+
+    async def _read(self) -> tuple[list[JournalRow], float]:
+        """Return the next rows of the journal, and when they were read."""
+        after, started = self.engine.position, real_seconds()
+        return await self._journal_thread.call(lambda: self._journal.read(after, READ_ROWS)), started
+
+    async def _apply(self, read: list[JournalRow], started: float | None = None) -> bool:
+        """Apply rows. Returns whether there were new ones. `started` is when they were read from the journal."""
+        after = self.engine.position
+        rows = [row for row in read if row.number > after]  # it may have got the others from the leader
+        if rows:
+            await self._apply_new(rows, after)
+        if started is not None and len(read) < READ_ROWS:
+            self.caught_up_at = max(started, self.caught_up_at)  # not before it has applied them
+        return bool(rows)
+
+    async def _apply_new(self, rows: list[JournalRow], after: int) -> None:
+        if rows[0].number != after + 1:
+            await self._reload(f"the journal begins at row {rows[0].number}, and this node is at {after}")
+            return
+        for number, row in enumerate(rows, 1):
+            try:
+                changes = self._journal.decode(row.data, self.engine.fleet)
+            except BadChangeSet as error:  # another release wrote it
+                await self._reload(str(error))
+                return
+            self.engine.apply(changes, row.number)
+            if not number % APPLY_BATCH:
+                await asyncio.sleep(0)
+        self._notify()
+
+    async def _reload(self, reason: str) -> None:
+        _log.info("state_reloaded", f"Loading the state from the database: {reason}.")
+        started = real_seconds()
+        await self.engine.load()
+        self.caught_up_at = started
+        self._notify()

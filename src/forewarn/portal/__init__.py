@@ -1,0 +1,1 @@
+"""The portal: web pages that use the control API, and nothing else."""

@@ -1,0 +1,283 @@
+"""The store for several nodes: PostgreSQL. Each commit checks in its own transaction that this node still leads.
+
+A commit also writes its complete change set as one row of the journal, which the other nodes apply. All statements of a
+commit travel in one pipeline, so the check needs no round trip of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from forewarn.errors import DatabaseFailed, DatabaseUnreachable, NotLeading, StoreOutcomeUnknown
+from forewarn.ports import JournalRow, LeaseState, NodeRow
+from forewarn.stores import change_set
+from forewarn.stores.postgresql_server import WRITER, PostgresqlDatabase, one_line
+from forewarn.stores.sql import SqlRecords, SqlWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forewarn.core.fleet import Fleet
+    from forewarn.core.state import Changes
+    from forewarn.ports import RetentionCutoff, StoredState
+    from forewarn.stores.postgresql_server import PostgresqlServer
+
+NOT_LEADING = "FW001"
+"""The error code of the function check_epoch."""
+ATTEMPTS = 5
+RETRY_SECONDS = 0.3
+"""How often, and how fast, a lost connection is opened again to find the outcome of a commit."""
+
+
+class PostgresqlStore(SqlRecords):
+    """Stores commits in PostgreSQL. Only after `lead` it writes."""
+
+    def __init__(self, server: PostgresqlServer, node: str) -> None:
+        """`node` is the id of this node: a new one for each start of the process."""
+        self._server = server
+        self._node = node
+        self._writing = PostgresqlDatabase(server, WRITER + node)
+        super().__init__(PostgresqlDatabase(server, f"forewarn loader {node}", limited=False))
+        self._writer = SqlWriter(self._writing)
+        self._channel = f"forewarn {server.schema}"
+        self._epoch = 0
+        self._position = 0
+        self.last_row: JournalRow | None = None
+        self._readers: list[PostgresqlDatabase] = []
+
+    def load(self) -> StoredState:
+        """Load everything at one point in time, with its position in the journal."""
+        return self._db.run(self._load_snapshot)
+
+    def _load_snapshot(self) -> StoredState:
+        connection = self._loading.connection
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            (position,) = self._loading.named("position").fetchone()  # type: ignore[misc]
+            saved = super().load()
+        saved.position = position
+        return saved
+
+    @property
+    def _loading(self) -> PostgresqlDatabase:
+        assert isinstance(self._db, PostgresqlDatabase)  # noqa: S101 - set in the constructor
+        return self._db
+
+    # --- Writing --------------------------------------------------------------------------------------
+
+    def lead(self, epoch: int, position: int) -> None:
+        self._epoch = epoch
+        self._position = position
+        self._writing.close()  # another leader may have ended the connection
+        try:
+            self._write(lambda: self._writing.named("remove_unused_texts"))
+        except psycopg.Error as error:
+            raise DatabaseFailed(problem=one_line(error)) from error
+
+    def commit(self, changes: Changes) -> int:
+        number, data = self._position + 1, change_set.encode(changes)
+
+        def work() -> None:
+            self._writer.save(changes)
+            self._writing.named("save_journal", number=number, epoch=self._epoch, data=data)
+            self._writing.named("notify", channel=self._channel)
+
+        try:
+            self._write(work)
+        except psycopg.Error as error:
+            if not self._find_outcome(number, error):
+                self._commit_again(number, work)
+        self._position = number
+        self.last_row = JournalRow(number, data)
+        return number
+
+    def _commit_again(self, number: int, work: Callable[[], None]) -> None:
+        """Repeat a commit that is known to have had no effect, on the new connection."""
+        try:
+            self._write(work)
+        except psycopg.Error as error:
+            if not self._find_outcome(number, error):
+                raise DatabaseFailed(problem=one_line(error)) from error
+
+    def _write(self, work: Callable[[], object]) -> None:
+        """Run a transaction that fails if another node leads.
+
+        Raises StoreFailed if nothing has changed, and an error of psycopg if the connection was lost.
+        """
+        connection = self._writing.connection
+        try:
+            # Everything is sent at once. After an error, the server ignores the rest, and so the COMMIT.
+            with connection.pipeline():
+                connection.execute("BEGIN")
+                work()
+                self._writing.named("check_epoch", epoch=self._epoch)
+                connection.execute("COMMIT")
+        except psycopg.Error as error:
+            self._writing.roll_back()
+            if error.sqlstate == NOT_LEADING:
+                raise NotLeading from error
+            if connection.closed or not error.sqlstate:
+                self._writing.close()
+                raise
+            raise DatabaseFailed(problem=one_line(error)) from error
+        except BaseException:
+            self._writing.close()
+            raise
+
+    def _find_outcome(self, number: int, cause: psycopg.Error) -> bool:
+        """Return whether a commit had an effect, whose connection was lost.
+
+        First it raises the epoch, or finds that another node has: after that, the lost transaction cannot commit.
+        """
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                threading.Event().wait(RETRY_SECONDS)
+            try:
+                raised = self._writing.named("raise_epoch", node=self._node, epoch=self._epoch).fetchone()
+                found = self._writing.named("committed_epoch", number=number).fetchone()
+            except (psycopg.Error, DatabaseUnreachable):
+                self._writing.close()
+                continue
+            is_mine = found is not None and found[0] == self._epoch
+            if raised is not None:
+                self._epoch = raised[0]
+            elif not is_mine:
+                raise NotLeading from cause
+            return is_mine
+        raise StoreOutcomeUnknown(problem=one_line(cause)) from cause
+
+    def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
+        try:
+            return self._write_and_fetch(cutoff, limit)
+        except psycopg.Error as error:
+            raise DatabaseFailed(problem=one_line(error)) from error
+
+    def _write_and_fetch(self, cutoff: RetentionCutoff, limit: int) -> bool:
+        connection = self._writing.connection
+        try:
+            with connection.transaction():  # no pipeline: the numbers of rows are needed
+                self._writing.named("check_epoch", epoch=self._epoch)
+                return self._writer.remove_expired(cutoff, limit)
+        except psycopg.Error as error:
+            if error.sqlstate == NOT_LEADING:
+                raise NotLeading from error
+            self._writing.close()
+            raise
+
+    def reader(self) -> SqlRecords:
+        self._readers.append(PostgresqlDatabase(self._server, f"forewarn reader {self._node}"))
+        return SqlRecords(self._readers[-1])
+
+    def close(self) -> None:
+        for database in (self._writing, self._loading, *self._readers):
+            database.close()
+
+
+# --- What the nodes share -------------------------------------------------------------------------
+
+
+class PostgresqlMembership:
+    """The lease, and the list of nodes."""
+
+    def __init__(self, server: PostgresqlServer, node: str) -> None:
+        self._node = node
+        self._db = PostgresqlDatabase(server, f"forewarn lease {node}")
+
+    def take_lease(self, seconds: float) -> int | None:
+        return self._db.run(lambda: self._take_lease(seconds))
+
+    def _take_lease(self, seconds: float) -> int | None:
+        self._db.named("end_writer", node=self._node, application=WRITER)
+        row = self._db.named("take_lease", node=self._node, seconds=seconds).fetchone()
+        return row[0] if row is not None else None
+
+    def renew_lease(self, seconds: float) -> int | None:
+        row = self._db.run(lambda: self._db.named("renew_lease", node=self._node, seconds=seconds).fetchone())
+        return row[0] if row is not None else None
+
+    def release_lease(self) -> None:
+        self._db.run(lambda: self._db.named("release_lease", node=self._node))
+
+    def lease(self) -> LeaseState:
+        return LeaseState(*self._db.run(lambda: self._db.named("lease").fetchone()))  # type: ignore[misc]
+
+    def report(self, node: NodeRow) -> None:
+        self._db.run(lambda: self._db.named("report_node", **node._asdict()))
+
+    def nodes(self) -> list[NodeRow]:
+        return self._db.run(lambda: [NodeRow(*row) for row in self._db.named("nodes")])
+
+    def remove_node(self, node: str) -> None:
+        self._db.run(lambda: self._db.named("remove_node", id=node))
+
+    def trim(self, journal_seconds: float, node_seconds: float) -> None:
+        self._db.run(lambda: self._db.named("trim_journal", seconds=journal_seconds))
+        self._db.run(lambda: self._db.named("remove_lost_nodes", seconds=node_seconds))
+
+    def shared_settings(self) -> dict[str, str]:
+        return self._db.run(lambda: dict(self._db.named("shared_settings").fetchall()))
+
+    def save_shared_settings(self, values: dict[str, str]) -> None:
+        self._db.run(lambda: self._save_shared_settings(values))
+
+    def _save_shared_settings(self, values: dict[str, str]) -> None:
+        with self._db.connection.transaction():
+            self._db.named("remove_shared_settings")
+            for name, value in values.items():
+                self._db.named("save_shared_setting", name=name, value=value)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class PostgresqlJournal:
+    """Reads the journal, and waits for new rows."""
+
+    def __init__(self, server: PostgresqlServer, node: str) -> None:
+        self._channel = f"forewarn {server.schema}"
+        self._db = PostgresqlDatabase(server, f"forewarn journal {node}")
+        self._listening: Any = None
+        """The connection on which it listens."""
+        self._has_notifications = False
+
+    def read(self, after: int, limit: int) -> list[JournalRow]:
+        return self._db.run(lambda: self._read(after, limit))
+
+    def _read(self, after: int, limit: int) -> list[JournalRow]:
+        self._listen()
+        return [JournalRow(*row) for row in self._db.named("journal_after", after=after, limit=limit)]
+
+    def decode(self, data: bytes, fleet: Fleet) -> Changes:
+        return change_set.decode(data, fleet)
+
+    def _listen(self) -> None:
+        connection = self._db.connection
+        if self._listening is connection:
+            return
+        self._listening = connection
+        try:
+            connection.execute(f'LISTEN "{self._channel}"'.encode())
+        except psycopg.Error as error:
+            if connection.closed or not error.sqlstate:
+                raise
+            self._has_notifications = False
+        else:
+            self._has_notifications = True
+
+    def wait(self, seconds: float, seconds_without_notifications: float) -> None:
+        self._db.run(lambda: self._wait(seconds, seconds_without_notifications))
+
+    def _wait(self, seconds: float, seconds_without_notifications: float) -> None:
+        self._listen()
+        if not self._has_notifications:
+            threading.Event().wait(seconds_without_notifications)
+            return
+        with self._db.without_limit() as connection:
+            for _ in connection.notifies(timeout=seconds, stop_after=1):
+                pass
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,66 @@
+-- What the nodes of a service share besides the store: the lease, their list, the journal, and settings. This is the
+-- only file whose statements read the time: the clock of the database decides about the lease.
+
+-- name: end_writer
+-- Ends the transaction of a leader that was stopped or cut off in the middle of it: it would hold the lock of the lease.
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity, lease
+WHERE expires_at < clock_timestamp() AND holder <> :node AND application_name = :application || holder;
+
+-- name: take_lease
+UPDATE lease SET holder = :node, epoch = epoch + 1, expires_at = clock_timestamp() + make_interval(secs => :seconds)
+WHERE expires_at < clock_timestamp()
+RETURNING epoch;
+
+-- name: renew_lease
+UPDATE lease SET expires_at = clock_timestamp() + make_interval(secs => :seconds) WHERE holder = :node
+RETURNING epoch;
+
+-- name: raise_epoch
+-- After this, no transaction with the earlier epoch can commit.
+UPDATE lease SET epoch = epoch + 1 WHERE holder = :node AND epoch = :epoch
+RETURNING epoch;
+
+-- name: release_lease
+UPDATE lease SET expires_at = '-infinity' WHERE holder = :node;
+
+-- name: lease
+SELECT holder, epoch, greatest(extract(epoch FROM expires_at - clock_timestamp()), -1.0)::float8 FROM lease;
+
+-- name: report_node
+INSERT INTO node (id, name, address, control, certificate, version, started_at, position, seen_at)
+VALUES (:id, :name, :address, :control, :certificate, :version, :started_at, :position, clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET position = excluded.position, seen_at = excluded.seen_at;
+
+-- name: nodes
+SELECT id, name, address, control, certificate, version, started_at, position,
+    extract(epoch FROM clock_timestamp() - seen_at)::float8
+FROM node ORDER BY name, started_at;
+
+-- name: remove_node
+DELETE FROM node WHERE id = :id;
+
+-- name: remove_lost_nodes
+DELETE FROM node WHERE seen_at < clock_timestamp() - make_interval(secs => :seconds);
+
+-- name: journal_after
+SELECT number, data FROM journal WHERE number > :after ORDER BY number LIMIT :limit;
+
+-- name: committed_epoch
+SELECT epoch FROM journal WHERE number = :number;
+
+-- name: trim_journal
+-- The newest row stays, because the numbers continue from it.
+DELETE FROM journal WHERE written_at < clock_timestamp() - make_interval(secs => :seconds)
+AND number < (SELECT max(number) FROM journal);
+
+-- name: shared_settings
+SELECT name, value FROM shared_setting;
+
+-- name: remove_shared_settings
+DELETE FROM shared_setting;
+
+-- name: save_shared_setting
+INSERT INTO shared_setting (name, value) VALUES (:name, :value);
+
+-- name: service
+SELECT forewarn_schema, secret FROM service;

@@ -1,0 +1,281 @@
+"""Connect to PostgreSQL, and check and upgrade the schema.
+
+A foreign or newer schema, an old server and missing permissions are rejected, and nothing is modified.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from contextlib import contextmanager, suppress
+from importlib import resources
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg import sql as query
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from forewarn.errors import (
+    BadDatabaseUrl,
+    DatabaseFailed,
+    DatabasePermission,
+    DatabaseTooOld,
+    DatabaseUnreachable,
+    SchemaForeign,
+    SchemaNewer,
+)
+from forewarn.stores import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from psycopg import Connection, Cursor
+
+T = TypeVar("T")
+
+OLDEST_SERVER = 14
+WRITER = "forewarn writer "
+"""Start of the application name of connections that write. The id of the node follows."""
+SILENCE_SECONDS = 5.0
+"""A connection on which nothing happens for this long while a statement runs is given up: the network may be cut."""
+_INTERVAL_SECONDS = 0.1
+_MIGRATION_LOCK = 0x46574E31
+"""Key of the advisory lock that is held during migrations."""
+_DEFAULTS = {
+    "connect_timeout": "3",
+    # Of TCP: a server that is gone is noticed after about five seconds, also while nothing is sent.
+    "keepalives_idle": "2",
+    "keepalives_interval": "1",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "5000",
+}
+
+
+def migrations() -> list[str]:
+    """Return the migration scripts, each from schema n to n+1."""
+    folder = resources.files(__package__).joinpath("postgresql_migrations")
+    return [script.read_text("utf-8") for script in sorted(folder.iterdir(), key=lambda script: script.name)]
+
+
+def read_statements(*files: str) -> dict[str, str]:
+    """Read the named statements of these files, with parameters as psycopg writes them."""
+    found: dict[str, str] = {}
+    for file in files:
+        for name, statement in sql.read_statements(file).items():
+            lines = (line for line in statement.splitlines() if not line.startswith("--"))
+            text = "\n".join(lines).replace("?", "%s")
+            found[name] = re.sub(r"(?<![:\w]):([a-z_]+)", r"%(\1)s", text)
+    return found
+
+
+STATEMENTS = read_statements("postgresql", "postgresql_nodes")
+
+
+class LimitedConnection(psycopg.Connection[Any]):
+    """A connection that gives up a statement after some time without any data from the server."""
+
+    limited = True
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        return super().wait(self._limit(gen) if self.limited else gen, *args, **kwargs)
+
+    def _limit(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Pass everything on, and count how often in a row the wait ended without data."""
+        silent = 0
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                silent = 0 if ready else silent + 1
+                if silent * _INTERVAL_SECONDS > SILENCE_SECONDS:
+                    raise psycopg.OperationalError(f"no response from the server for {SILENCE_SECONDS:g} seconds")
+                state = gen.send(ready)
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
+
+
+class PostgresqlDatabase:
+    """A connection that is opened when it is needed, and again after it was lost."""
+
+    statements: Mapping[str, str] = STATEMENTS
+
+    def __init__(self, server: PostgresqlServer, application: str, *, limited: bool = True) -> None:
+        self._server = server
+        self._application = application
+        self._limited = limited
+        self._connection: LimitedConnection | None = None
+
+    @property
+    def connection(self) -> LimitedConnection:
+        """The open connection."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._server.connect(self._application, limited=self._limited)
+        return self._connection
+
+    def execute(self, statement: str, parameters: Any = ()) -> Cursor[Any]:
+        return self.connection.execute(statement, parameters, binary=True)
+
+    def named(self, name: str, /, **parameters: Any) -> Cursor[Any]:
+        """Execute the statement of this name."""
+        return self.execute(STATEMENTS[name], parameters)
+
+    def execute_many(self, statement: str, parameters: Iterable[Any]) -> None:
+        given = list(parameters)
+        if len(given) == 1:  # can be prepared, and needs no cursor of its own
+            self.execute(statement, given[0])
+        elif given:
+            with self.connection.cursor() as cursor:
+                cursor.executemany(statement, given)
+
+    @contextmanager
+    def without_limit(self) -> Iterator[LimitedConnection]:
+        """Wait without the limit for silence: nothing may happen for long."""
+        connection = self.connection
+        connection.limited = False
+        try:
+            yield connection
+        finally:
+            connection.limited = self._limited
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Run a call, translate errors of the database, and roll back a failed transaction."""
+        try:
+            return call()
+        except BaseException as error:
+            self.roll_back()
+            if isinstance(error, psycopg.Error):
+                raise DatabaseFailed(problem=one_line(error)) from error
+            raise
+
+    def roll_back(self) -> None:
+        """Roll back a transaction. If that is not possible, close the connection, which also does it."""
+        if self._connection is None:
+            return
+        try:
+            self._connection.rollback()
+        except psycopg.Error:
+            self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def text(self, text: str) -> bytes:
+        """PostgreSQL has no NUL in a text."""
+        return text.encode()
+
+    def glob(self, pattern: str) -> str:
+        return glob_to_regex(pattern)
+
+
+_MEMBERS = re.compile(r"(\^?)(\]?[^\]]*)\]")
+
+
+def glob_to_regex(pattern: str) -> str:
+    """Return a regular expression for a shell pattern with the meaning of GLOB in SQLite."""
+    result, position = "^", 0
+    while position < len(pattern):
+        character = pattern[position]
+        position += 1
+        if character == "*":
+            result += ".*"
+        elif character == "?":
+            result += "."
+        elif character == "[" and (found := _MEMBERS.match(pattern, position)):
+            members = re.sub(r"([\[\]^\\])", r"\\\1", found[2])
+            result += f"[{found[1]}{members}]"
+            position = found.end()
+        else:
+            result += re.sub(r"([\\.*+?()\[\]{}|^$])", r"\\\1", character)
+    return result + "$"
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of an error of PostgreSQL in one line."""
+    return " ".join(str(error).split()).removeprefix("connection failed: ") or type(error).__name__
+
+
+class PostgresqlServer:
+    """Where the database is: opens connections to it."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.schema = schema
+        try:
+            given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
+        except psycopg.ProgrammingError as error:
+            raise BadDatabaseUrl(problem=one_line(error)) from error
+        self._conninfo = make_conninfo("", **(_DEFAULTS | given))
+        host = given.get("host") or given.get("service") or "the default host"
+        port = f":{given['port']}" if "port" in given else ""
+        self.place = f"{host}{port}/{given.get('dbname', '')}"
+        """The server and the database, without credentials."""
+
+    def connect(self, application: str, *, limited: bool = True) -> LimitedConnection:
+        """Open a connection, in which each statement is a transaction of its own."""
+        try:
+            connection = LimitedConnection.connect(self._conninfo, autocommit=True, application_name=application)
+            connection.limited = limited
+            connection.execute(query.SQL("SET search_path TO {}").format(query.Identifier(self.schema)))
+        except (psycopg.Error, UnicodeError, ValueError) as error:
+            raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
+        return connection
+
+    def prepare(self) -> str:
+        """Check the server and the schema, and upgrade the schema. Returns the secret that the nodes share."""
+        connection = self.connect("forewarn")
+        try:
+            return self._prepare(connection)
+        except psycopg.errors.InsufficientPrivilege as error:
+            user, problem = connection.info.user, one_line(error)
+            raise DatabasePermission(place=self.place, user=user, schema=self.schema, problem=problem) from error
+        except psycopg.Error as error:
+            raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
+        finally:
+            connection.close()
+
+    def _prepare(self, connection: Connection[Any]) -> str:
+        found = connection.info.server_version // 10_000
+        if found < OLDEST_SERVER:
+            raise DatabaseTooOld(place=self.place, found=found, oldest=OLDEST_SERVER)
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_MIGRATION_LOCK, self.schema))
+            version = self._version(connection)
+            scripts = migrations()
+            if version > len(scripts):
+                raise SchemaNewer(schema=self.schema, place=self.place, found=version, known=len(scripts))
+            if version == 0 and not self._exists(connection):  # who may use a schema may not always create one
+                connection.execute(query.SQL("CREATE SCHEMA {}").format(query.Identifier(self.schema)))
+            for script in scripts[version:]:
+                connection.execute(script.encode())
+            if version == 0:
+                row = (len(scripts), secrets.token_hex(32))
+                connection.execute("INSERT INTO service (forewarn_schema, secret) VALUES (%s, %s)", row)
+            elif version < len(scripts):
+                connection.execute("UPDATE service SET forewarn_schema = %s", (len(scripts),))
+            ((_, secret),) = connection.execute(STATEMENTS["service"]).fetchall()
+        return str(secret)
+
+    def _exists(self, connection: Connection[Any]) -> bool:
+        found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.schema,))
+        return found.fetchone() is not None
+
+    def _version(self, connection: Connection[Any]) -> int:
+        """Return the version of the schema; 0: it does not exist or is empty."""
+        names = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+        found = {str(name) for (name,) in connection.execute(names, (self.schema,))}
+        if not found:
+            return 0
+        marker = (
+            "SELECT 1 FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = 'service' AND column_name = 'forewarn_schema'"
+        )
+        if connection.execute(marker, (self.schema,)).fetchone() is None:
+            example = min(found)
+            raise SchemaForeign(schema=self.schema, place=self.place, example=example)
+        row = connection.execute("SELECT forewarn_schema FROM service").fetchone()
+        if row is None:
+            raise SchemaForeign(schema=self.schema, place=self.place, example="service")
+        return int(row[0])

@@ -1,0 +1,270 @@
+"""Several nodes, one service: reads on every node, changes through every node, and what happens when nodes fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster import ADDRESSES, LONGEST_WAIT_SECONDS
+
+if TYPE_CHECKING:
+    from cluster import Cluster, NodeProcess
+    from forewarn.testing import ServiceProcess
+    from postgresql import PostgresServer
+
+
+def enabled(node: NodeProcess) -> None:
+    """Enable all VMs, through this node."""
+    for vm in ADDRESSES:
+        assert node.poll(vm).status == 200
+
+
+def documents(node: NodeProcess) -> list[tuple[bytes, str]]:
+    answers = [node.poll(vm) for vm in ADDRESSES]
+    return [(answer.body, answer.headers["etag"]) for answer in answers]
+
+
+def test_a_change_through_any_node_is_seen_there_at_once_and_soon_on_all(cluster: Cluster) -> None:
+    nodes = [cluster.add(), cluster.add(), cluster.add()]
+    assert [node.role for node in nodes] == ["leader", "follower", "follower"]
+    for number, (node, vm) in enumerate(zip(nodes, ADDRESSES, strict=True), 1):
+        assert node.poll(vm).status == 200
+        operation = node.request_operation("restart", vm)
+        assert operation["events"][0]["id"] == node.poll(vm).json()["Events"][-1]["EventId"].lower()
+        assert len(node.list_all("/v1/events")) == number
+    cluster.until_equal()
+    assert documents(nodes[0]) == documents(nodes[1]) == documents(nodes[2])
+    histories = [node.list_all("/v1/history") for node in nodes]
+    assert histories[0] == histories[1] == histories[2]
+
+
+def test_an_approval_through_a_follower_starts_the_event(cluster: Cluster) -> None:
+    leader, follower = cluster.add(), cluster.add()
+    enabled(follower)
+    event = leader.request_operation("restart", "web-0")["events"][0]["id"]
+    cluster.until_equal()
+    assert follower.approve_as("web-1", event).status == 200
+    assert follower.poll("web-0").json()["Events"][0]["EventStatus"] == "Started"
+    assert follower.approve_as("web-1", event).status == 200, "clients repeat themselves"
+    wrong = follower.approve_as("db-0", event)
+    assert (wrong.status, b"No scheduled event" in wrong.body) == (400, True)
+    (row,) = [row for row in leader.list_all("/v1/history") if row["kind"] == "approved"]
+    assert (row["by"], row["event"]) == ("web-1", event)
+
+
+def test_a_request_on_a_follower_has_the_answer_of_the_leader(cluster: Cluster) -> None:
+    _, follower = cluster.add(), cluster.add()
+    missing = follower.control("POST", "/v1/operations", {"cause": "restart", "vms": ["nothing"]})
+    assert (missing.status, missing.headers["content-type"]) == (404, "application/problem+json")
+    key = {"Idempotency-Key": "once"}
+    body = {"cause": "restart", "vms": ["web-0"]}
+    first = follower.control("POST", "/v1/operations", body, headers=key)
+    again = follower.control("POST", "/v1/operations", body, headers=key)
+    assert (first.status, again.status, again.body) == (201, 201, first.body)
+    assert again.headers["idempotency-replayed"] == "true"
+    token = follower.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).json()["token"]
+    assert follower.control("POST", "/v1/operations", body, token=token).status == 403
+    assert follower.control("POST", "/v1/operations", body, token="wrong").status == 401  # noqa: S106
+
+
+def test_when_the_leader_is_killed_another_leads_and_nothing_is_lost(cluster: Cluster) -> None:
+    first, second, third = cluster.add(), cluster.add(), cluster.add()
+    enabled(second)
+    before = first.request_operation("restart", "web-0")["events"][0]["id"]
+    first.kill()
+    after = third.control("POST", "/v1/operations", {"cause": "restart", "vms": ["db-0"]})
+    assert after.status == 201, "the change waited for the new leader"
+    assert cluster.leader() in (second, third)
+    assert second.poll("web-0").json()["Events"][0]["EventId"].lower() == before
+    first.up()
+    assert first.role == "follower"
+    cluster.until_equal()
+    assert documents(first) == documents(second) == documents(third)
+
+
+def test_a_leader_that_hangs_loses_its_lease_and_follows_when_it_continues(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    first.pause()
+    assert cluster.leader([second]) is second
+    event = second.request_operation("restart", "web-0")["events"][0]["id"]
+    first.resume()
+    answer = first.control("POST", "/v1/operations", {"cause": "restart", "vms": ["db-0"]})
+    assert answer.status == 201, answer.body
+    assert cluster.leader() is second
+    assert first.poll("web-0").json()["Events"][0]["EventId"].lower() == event
+    cluster.until_equal()
+    assert first.list_all("/v1/history") == second.list_all("/v1/history")
+
+
+def test_a_leader_without_the_database_answers_reads_and_another_leads(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    before = documents(first)
+    first.relay.cut()
+    assert cluster.leader([second]) is second
+    assert documents(first) == before
+    second.request_operation("restart", "web-0")
+    first.relay.mend()
+    cluster.until_equal()
+    assert first.role == "follower"
+    assert documents(first) == documents(second) != before
+
+
+def test_a_follower_without_the_database_answers_reads_and_says_how_old_they_are(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(second)
+    cluster.until_equal()
+    second.relay.cut()
+    first.request_operation("restart", "web-0")
+    assert second.poll("web-0").json()["Events"] == []
+    for _ in range(LONGEST_WAIT_SECONDS):
+        ready = second.control("GET", "/readyz")
+        if ready.status == 503:
+            break
+        threading.Event().wait(1)
+    problem = ready.json()["problems"][0]
+    assert problem.startswith("This node has not heard from the database for"), problem
+    assert second.control("GET", "/v1/history").status == 503, "history is in the database"
+    second.relay.mend()
+    cluster.until_equal()
+    assert len(second.poll("web-0").json()["Events"]) == 1
+
+
+def test_a_client_that_knows_a_newer_document_waits_for_it(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    second.relay.cut()
+    first.request_operation("restart", "web-0")
+    newer = first.poll("web-0")
+    late = second.poll("web-0", newer.headers["etag"])
+    assert (late.status, late.headers["etag"]) == (304, newer.headers["etag"]), "it knows nothing newer"
+    assert second.poll("web-0").json()["Events"] == []
+    threading.Timer(0.3, second.relay.mend).start()
+    assert second.poll("web-0", newer.headers["etag"]).status == 304
+    assert second.poll("web-0").body == newer.body
+    cluster.until_equal()
+    assert second.poll("web-0", '"99.0"').status == 200, "a tag that this service never sent"
+
+
+def test_a_long_poll_on_a_follower_ends_with_the_change(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    etag = second.poll("web-0").headers["etag"]
+    threading.Timer(0.3, first.request_operation, ("restart", "web-0")).start()
+    changed = second.poll("web-0", etag, prefer="wait=60")
+    assert (changed.status, len(changed.json()["Events"])) == (200, 1)
+
+
+def test_without_a_leader_changes_wait_for_a_bounded_time(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    for node in (first, second):
+        node.relay.cut()
+    for _ in range(LONGEST_WAIT_SECONDS):
+        if first.role == "follower":
+            break
+        threading.Event().wait(0.5)
+    answer = second.control("POST", "/v1/operations", {"cause": "restart", "vms": ["db-0"]})
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2"), answer.body
+    assert "Nothing was changed" in answer.json()["detail"]
+    for node in (first, second):
+        node.relay.mend()
+    assert second.request_operation("restart", "db-0")["cause"] == "restart"
+    assert len(second.list_all("/v1/events")) == 1
+
+
+def test_a_node_with_other_settings_is_rejected(cluster: Cluster) -> None:
+    cluster.add()
+    with pytest.raises(RuntimeError, match=r"setting speed of this node is '60'.*have '1'"):
+        cluster.add("--speed", "60")
+    for arguments in (("--clock", "virtual"), ("--allow-faults",)):
+        with pytest.raises(RuntimeError, match="several nodes cannot use it"):
+            cluster.add(*arguments)
+
+
+def test_settings_can_change_when_no_other_node_runs(cluster: Cluster) -> None:
+    first = cluster.add()
+    first.stop()
+    first.up("--speed", "60")
+    assert first.role == "leader"
+
+
+def test_the_leader_steps_down_and_the_commands_show_it(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    shown = second.cli("node", "list")
+    assert shown.returncode == 0, shown.stderr
+    assert [line.split()[:2] for line in shown.stdout.splitlines()[2:]] == [["node-0", "leader"], ["node-1", "*"]]
+    stepped = second.cli("node", "step-down")
+    assert stepped.returncode == 0, stepped.stderr
+    assert cluster.leader() is second
+    one = json.loads(second.cli("node", "show", "node-1", "--json").stdout)
+    assert (one["role"], one["epoch"]) == ("leader", 2)
+    assert "node_leads" in second.output
+    assert "node_follows" in first.output
+    metrics = second.control("GET", "/metrics").body.decode()
+    assert "\nforewarn_node_leads 1.0\n" in metrics
+    assert "\nforewarn_node_epoch 2.0\n" in metrics
+    assert first.control("GET", "/readyz").json()["role"] == "follower"
+
+
+def test_a_stopped_leader_gives_its_lease_away(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(second)
+    assert first.stop() == 0
+    assert second.request_operation("restart", "web-0")["events"]
+    assert second.role == "leader"
+
+
+def test_each_node_has_its_own_admin_token_and_a_revoked_one_does_not_return(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    names = {token["name"] for token in first.list_all("/v1/tokens")}
+    assert names == {"admin-node-0", "admin-node-1"}
+    assert first.control("DELETE", "/v1/tokens/admin-node-1").status == 200
+    second.stop()
+    second.up()
+    assert second.control("GET", "/v1/fleet").status == 401
+
+
+def test_a_service_without_a_shared_database_is_one_node(make_service: type[ServiceProcess]) -> None:
+    service = make_service()
+    (node,) = service.get_json("/v1/nodes")["nodes"]
+    assert (node["role"], node["is_self"]) == ("leader", True)
+    answer = service.cli("node", "step-down")
+    assert (answer.returncode, "has one node" in answer.stderr) == (4, True)
+
+
+def test_polls_on_a_follower_count_as_activity(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    before = first.get_json("/v1/vms/web-0")["last_seen_at"]
+    for _ in range(LONGEST_WAIT_SECONDS):
+        second.poll("web-0")
+        if first.get_json("/v1/vms/web-0")["last_seen_at"] > before:
+            return
+        threading.Event().wait(1)
+    raise AssertionError("the leader never heard of the polls")
+
+
+def test_a_node_that_is_too_far_behind_loads_the_state_again(
+    cluster: Cluster, postgresql: PostgresServer, schema: str
+) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    second.relay.cut()
+    first.request_operation("restart", "web-0")
+    first.request_operation("restart", "db-0")
+    postgresql.execute(f"DELETE FROM {schema}.journal WHERE number < (SELECT max(number) FROM {schema}.journal)")
+    second.relay.mend()
+    cluster.until_equal()
+    assert documents(first) == documents(second)
+    assert "state_reloaded" in second.output
+    assert second.list_all("/v1/history") == first.list_all("/v1/history")

@@ -1,0 +1,194 @@
+"""Several nodes of one service, each in its own process, and a network between them that a test can cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from forewarn.testing import ServiceProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forewarn.testing.client import HTTPResponse
+    from postgresql import PostgresServer
+
+LONGEST_WAIT_SECONDS = 60
+FLEET = """\
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.2"
+
+[[vm]]
+name = "web-1"
+group = "web"
+address = "127.0.0.3"
+
+[[vm]]
+name = "db-0"
+address = "127.0.0.4"
+
+[[group]]
+name = "web"
+kind = "availability-set"
+"""
+ADDRESSES = {"web-0": "127.0.0.2", "web-1": "127.0.0.3", "db-0": "127.0.0.4"}
+
+
+class Relay:
+    """Passes TCP connections on to a port. While it is cut, nothing arrives, and no connection is closed."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.port = 0
+        self._loop = asyncio.new_event_loop()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="relay", daemon=True)
+        self._thread.start()
+        started.wait()
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        self._open = asyncio.Event()
+        self._open.set()
+        started.set()
+        self._loop.run_forever()
+        server.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._open.wait()
+        try:
+            onward, back = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            writer.close()
+            return
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(self._pump(reader, back), self._pump(onward, writer))
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                await self._open.wait()
+                target.write(data)
+                await target.drain()
+        except OSError:
+            pass
+        finally:
+            target.close()
+
+    def cut(self) -> None:
+        """Stop to pass data on."""
+        self._loop.call_soon_threadsafe(lambda: self._open.clear())
+
+    def mend(self) -> None:
+        """Pass everything on again, also what has arrived meanwhile."""
+        self._loop.call_soon_threadsafe(lambda: self._open.set())
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+
+class NodeProcess(ServiceProcess):
+    """A node. It reaches the database through a relay of its own."""
+
+    def __init__(self, folder: Path, name: str, relay: Relay, url: str, schema: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(folder)
+        self.name = name
+        self.relay = relay
+        self._options = ["--database", url, "--database-schema", schema, "--name", name]
+
+    def up(self, *arguments: str) -> NodeProcess:
+        self.start(*self._options, *arguments)
+        return self
+
+    def pause(self) -> None:
+        """Stop the process, as a machine that hangs."""
+        self._running.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running.send_signal(signal.SIGCONT)
+
+    @property
+    def role(self) -> str:
+        return str(self.own_row()["role"])
+
+    def own_row(self) -> dict[str, Any]:
+        """What the node says about itself."""
+        found = json.loads(self.control("GET", "/v1/nodes").body)["nodes"]
+        own: dict[str, Any] = next(each for each in found if each["is_self"])
+        return own
+
+    def poll(self, vm: str, etag: str = "", prefer: str = "") -> HTTPResponse:
+        headers = {"Metadata": "true"} | ({"If-None-Match": etag} if etag else {})
+        return self.request(source=ADDRESSES[vm], headers=headers | ({"Prefer": prefer} if prefer else {}))
+
+    def approve_as(self, vm: str, event: str) -> HTTPResponse:
+        return self.approve(event, source=ADDRESSES[vm])
+
+
+class Cluster:
+    """Nodes of one service."""
+
+    def __init__(self, folder: Path, server: PostgresServer, schema: str) -> None:
+        self._folder = folder
+        self._server = server
+        self._schema = schema
+        self.command: tuple[str, ...] = NodeProcess.command
+        """The program of the nodes."""
+        self.nodes: list[NodeProcess] = []
+        (folder / "fleet.toml").write_text(FLEET)
+
+    def add(self, *arguments: str) -> NodeProcess:
+        """Start another node."""
+        relay = Relay(self._server.port)
+        url = self._server.url_at(relay.port)
+        name = f"node-{len(self.nodes)}"
+        node = NodeProcess(self._folder / name, name, relay, url, self._schema)
+        node.command = self.command
+        self.nodes.append(node)
+        return node.up("--fleet", str(self._folder / "fleet.toml"), *arguments)
+
+    def leader(self, among: list[NodeProcess] | None = None) -> NodeProcess:
+        """Wait until one of the running nodes leads."""
+        for _ in range(LONGEST_WAIT_SECONDS * 10):
+            for node in among or [node for node in self.nodes if node.process is not None]:
+                if node.role == "leader":
+                    return node
+            threading.Event().wait(0.1)
+        raise AssertionError("no node leads")
+
+    def followers(self) -> list[NodeProcess]:
+        return [node for node in self.nodes if node.process is not None and node.role != "leader"]
+
+    def until_equal(self) -> None:
+        """Wait until all running nodes have applied the same commits."""
+        running = [node for node in self.nodes if node.process is not None]
+        for _ in range(LONGEST_WAIT_SECONDS * 10):
+            if len({node.own_row()["position"] for node in running}) == 1:
+                return
+            threading.Event().wait(0.1)
+        raise AssertionError([node.own_row() for node in running])
+
+    def close(self) -> None:
+        for node in self.nodes:
+            if node.process is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(node.process.pid, signal.SIGCONT)
+                node.kill()
+            node.relay.close()

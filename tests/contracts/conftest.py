@@ -1,0 +1,54 @@
+"""Stores for the tests of the contract."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forewarn.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from forewarn.ports import Store
+    from postgresql import SharedStore
+
+    MakeStore = Callable[[], AbstractContextManager[Store]]
+
+
+@pytest.fixture(params=["file", "memory", "postgresql"])
+def make_store(request: pytest.FixtureRequest) -> MakeStore:
+    """Make an empty store, as often as a test needs one."""
+
+    @contextmanager
+    def in_memory() -> Iterator[Store]:
+        store = SqliteStore(None)
+        yield store
+        store.close()
+
+    @contextmanager
+    def in_file() -> Iterator[Store]:
+        with tempfile.TemporaryDirectory() as folder:
+            store = SqliteStore(Path(folder))
+            yield store
+            store.close()
+
+    @contextmanager
+    def in_postgresql() -> Iterator[Store]:
+        shared: SharedStore = request.getfixturevalue("shared_store")
+        shared.clear()
+        yield shared.open()
+
+    makers: dict[str, MakeStore] = {"file": in_file, "memory": in_memory, "postgresql": in_postgresql}
+    return makers[request.param]
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> Iterator[Store]:
+    with make_store() as made:
+        yield made

@@ -1,0 +1,283 @@
+"""What is special about the store in PostgreSQL: the lease, the journal, and errors at the start."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from forewarn.core.fleet import VM, Fleet, difference
+from forewarn.core.state import Changes, HistoryEntry
+from forewarn.errors import (
+    BadDatabaseUrl,
+    DatabasePermission,
+    DatabaseTooOld,
+    DatabaseUnreachable,
+    NotLeading,
+    SchemaForeign,
+    SchemaNewer,
+    StoreFailed,
+)
+from forewarn.ports import HistoryFilter, ListFilter
+from forewarn.stores import change_set, postgresql_server
+from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
+from forewarn.stores.postgresql_server import WRITER, PostgresqlServer, glob_to_regex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postgresql import PostgresServer, SharedStore
+
+NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
+
+
+@pytest.fixture
+def server(postgresql: PostgresServer, schema: str) -> Iterator[PostgresqlServer]:
+    made = PostgresqlServer(postgresql.url, schema)
+    made.prepare()
+    yield made
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+class Node:
+    """A node with its connections."""
+
+    def __init__(self, server: PostgresqlServer, name: str) -> None:
+        self.store = PostgresqlStore(server, name)
+        self.membership = PostgresqlMembership(server, name)
+        self.journal = PostgresqlJournal(server, name)
+
+    def lead(self) -> int:
+        epoch = self.membership.take_lease(60)
+        assert epoch is not None
+        self.store.lead(epoch, self.store.load().position)
+        return epoch
+
+    def close(self) -> None:
+        for part in (self.store, self.membership, self.journal):
+            part.close()
+
+
+@pytest.fixture
+def nodes(server: PostgresqlServer) -> Iterator[list[Node]]:
+    made = [Node(server, name) for name in ("one", "two")]
+    yield made
+    for node in made:
+        node.close()
+
+
+def test_only_one_node_leads_until_its_lease_ends(nodes: list[Node]) -> None:
+    one, two = nodes
+    assert one.membership.take_lease(60) == 1
+    assert (two.membership.take_lease(60), two.membership.renew_lease(60)) == (None, None)
+    assert one.membership.renew_lease(60) == 1
+    lease = two.membership.lease()
+    assert (lease.holder, lease.epoch) == ("one", 1)
+    one.membership.release_lease()
+    assert two.membership.lease().remaining_seconds <= 0
+    assert two.membership.take_lease(60) == 2
+    assert one.membership.renew_lease(60) is None
+
+
+def test_a_deposed_leader_cannot_write_one_more_row(nodes: list[Node]) -> None:
+    one, two = nodes
+    one.lead()
+    one.store.commit(Changes(facts={"a": "first"}))
+    one.membership.release_lease()
+    two.lead()
+    with pytest.raises(NotLeading):
+        one.store.commit(Changes(facts={"a": "late"}, history=[HistoryEntry(NOW, "enabled", "x", 1)]))
+    cutoff = one.store.retention_cutoff(NOW, NOW)
+    with pytest.raises(NotLeading):
+        one.store.remove_expired(cutoff, 10)
+    two.store.commit(Changes(facts={"b": "second"}))
+    saved = two.store.load()
+    assert (saved.facts, saved.sequence, saved.position) == ({"a": "first", "b": "second"}, 0, 2)
+
+
+def test_a_commit_and_a_new_lease_at_the_same_time_exclude_each_other(
+    nodes: list[Node], server: PostgresqlServer
+) -> None:
+    """The commit locks the lease, so the lease is taken before it or after it, never in between."""
+    one, two = nodes
+    one.lead()
+    blocking = server.connect("test")
+    with blocking.transaction():
+        blocking.execute("SELECT check_epoch(1)")
+        with server.connect("test") as other:
+            other.execute("SET lock_timeout = 50")
+            with pytest.raises(Exception, match="lock timeout"):
+                other.execute("UPDATE lease SET epoch = epoch + 1")
+    blocking.close()
+    one.membership.release_lease()
+    assert two.membership.take_lease(60) == 2
+
+
+def test_the_journal_has_the_complete_changes_in_order(nodes: list[Node]) -> None:
+    one, two = nodes
+    one.lead()
+    fleet = Fleet([VM("web-0", "web", "a")])
+    first = Changes(fleet=fleet, fleet_changes=[difference(Fleet(), fleet)], facts={"x": "1"}, decided_at=NOW)
+    second = Changes(history=[HistoryEntry(NOW, "enabled", "x", 1)])
+    assert [one.store.commit(changes) for changes in (first, second)] == [1, 2]
+    rows = two.journal.read(0, 10)
+    assert [row.number for row in rows] == [1, 2]
+    applied = two.journal.decode(rows[0].data, Fleet())
+    assert applied.fleet is not None
+    assert (applied.fleet.vms, applied.facts, applied.decided_at) == (fleet.vms, {"x": "1"}, NOW)
+    assert change_set.decode(rows[1].data, fleet) == second
+    assert [row.number for row in two.journal.read(1, 10)] == [2]
+    one.membership.trim(journal_seconds=0, node_seconds=60)
+    assert [row.number for row in two.journal.read(0, 10)] == [2], "the newest row stays"
+
+
+def test_a_commit_notifies_and_a_lost_notification_only_delays(nodes: list[Node]) -> None:
+    one, two = nodes
+    one.lead()
+    two.journal.read(0, 10)
+    one.store.commit(Changes(facts={"a": "b"}))
+    two.journal.wait(60, 60)  # fails by its timeout without a notification
+    assert [row.number for row in two.journal.read(0, 10)] == [1]
+    two.journal.wait(0.01, 60)
+    assert two.journal.read(1, 10) == []
+
+
+def test_a_lost_connection_is_opened_again_and_the_commit_is_made_once(
+    nodes: list[Node], postgresql: PostgresServer
+) -> None:
+    one, two = nodes
+    one.lead()
+    one.store.commit(Changes(facts={"a": "1"}))
+    for number in (2, 3):
+        ended = postgresql.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{WRITER}one'"
+        )
+        assert ended == [(True,)]
+        assert one.store.commit(Changes(history=[HistoryEntry(NOW, "enabled", "x", number - 1)])) == number
+    assert [row.sequence for row in two.store.history(HistoryFilter())] == [1, 2]
+    assert [row.number for row in two.journal.read(0, 10)] == [1, 2, 3]
+    assert two.membership.lease().epoch == 3, "a lost transaction can no longer commit"
+
+
+def test_a_commit_without_the_database_has_no_effect(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = nodes
+    one.lead()
+    one.store.close()
+    monkeypatch.setattr(one.store._server, "_conninfo", "host=127.0.0.1 port=1 user=x dbname=x")
+    with pytest.raises(StoreFailed, match="Connection refused"):
+        one.store.commit(Changes(facts={"a": "1"}))
+
+
+def test_a_leader_that_was_stopped_in_a_transaction_does_not_block_the_next_one(
+    nodes: list[Node], server: PostgresqlServer
+) -> None:
+    one, two = nodes
+    one.lead()
+    one.membership.release_lease()  # as if its time were over
+    stopped = server.connect(f"{WRITER}one")
+    stopped.execute("BEGIN")
+    stopped.execute("INSERT INTO journal (number, epoch, data) VALUES (1, 1, '')")
+    stopped.execute("SELECT check_epoch(1)")
+    assert two.lead() == 2
+    assert two.store.commit(Changes(facts={"a": "1"})) == 1
+    with pytest.raises(psycopg.OperationalError):
+        stopped.execute("COMMIT")
+
+
+def test_nodes_report_and_settings_are_shared(nodes: list[Node]) -> None:
+    one, two = nodes
+    assert one.membership.shared_settings() == {}
+    one.membership.save_shared_settings({"speed": "1", "fabric": "manual"})
+    assert two.membership.shared_settings() == {"speed": "1", "fabric": "manual"}
+    two.membership.save_shared_settings({"speed": "2"})
+    assert one.membership.shared_settings() == {"speed": "2"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("web-*", "web-01", "db-0"),
+        ("web-?", "web-1", "web-01"),
+        ("[wd]eb", "deb", "feb"),
+        ("[^w]eb", "deb", "web"),
+        ("a.b", "a.b", "axb"),
+        ("a[", "a[", "a"),
+        ("[]]", "]", "["),
+        ("a+(b)|c{1}$\\", "a+(b)|c{1}$\\", "aab"),
+        ("Web", "Web", "web"),
+    ],
+)
+def test_a_pattern_has_the_meaning_of_sqlite(
+    shared_store: SharedStore, pattern: str, matching: str, other: str
+) -> None:
+    store = shared_store.open()
+    for name, expected in ((matching, True), (other, False)):
+        assert store._db.execute("SELECT %s ~ %s", (name, glob_to_regex(pattern))).fetchone() == (expected,)
+    assert store.operations(ListFilter(vm=pattern)) == []
+
+
+# --- Errors at the start --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["postgresql://[::1/x", "nonsense", "postgresql://h/d?unknown=1"])
+def test_a_wrong_url_is_named(url: str) -> None:
+    with pytest.raises(BadDatabaseUrl, match="postgresql://USER@HOST:5432/DATABASE"):
+        PostgresqlServer(url, "forewarn")
+
+
+def test_a_server_that_does_not_respond_is_named_without_the_password() -> None:
+    with pytest.raises(DatabaseUnreachable, match="Connection refused") as raised:
+        PostgresqlServer("postgresql://me:secret@127.0.0.1:1/x", "forewarn").prepare()
+    assert "127.0.0.1:1/x" in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_an_unknown_database_is_named(postgresql: PostgresServer) -> None:
+    with pytest.raises(DatabaseUnreachable, match='database "nothing" does not exist'):
+        PostgresqlServer(postgresql.url_at(postgresql.port, "nothing"), "forewarn").prepare()
+
+
+def test_an_old_server_is_rejected(postgresql: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql_server, "OLDEST_SERVER", 99)
+    with pytest.raises(DatabaseTooOld, match="Forewarn needs PostgreSQL 99"):
+        PostgresqlServer(postgresql.url, schema).prepare()
+    assert not exists(postgresql, schema)
+
+
+def exists(postgresql: PostgresServer, schema: str) -> bool:
+    return bool(postgresql.execute(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'"))
+
+
+def test_a_schema_of_another_program_is_not_touched(postgresql: PostgresServer, schema: str) -> None:
+    postgresql.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.vm (id int)")
+    with pytest.raises(SchemaForeign, match="it has 'vm'"):
+        PostgresqlServer(postgresql.url, schema).prepare()
+    assert postgresql.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'") == [("vm",)]
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_a_newer_schema_is_not_touched(server: PostgresqlServer, postgresql: PostgresServer, schema: str) -> None:
+    postgresql.execute(f"UPDATE {schema}.service SET forewarn_schema = 99")
+    with pytest.raises(SchemaNewer, match="version 99"):
+        server.prepare()
+
+
+def test_a_user_without_permission_gets_the_command_for_it(postgresql: PostgresServer, schema: str) -> None:
+    user = f"{schema}_user"
+    postgresql.execute(f"CREATE ROLE {user} LOGIN")
+    url = f"postgresql://{user}@127.0.0.1:{postgresql.port}/postgres"
+    with pytest.raises(DatabasePermission, match=f"CREATE SCHEMA {schema} AUTHORIZATION {user}"):
+        PostgresqlServer(url, schema).prepare()
+    postgresql.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {user}")
+    assert PostgresqlServer(url, schema).prepare() == PostgresqlServer(url, schema).prepare()
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE; DROP ROLE {user}")
+
+
+def test_two_nodes_can_create_the_schema_at_the_same_time(postgresql: PostgresServer, schema: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        secrets = set(pool.map(lambda _: PostgresqlServer(postgresql.url, schema).prepare(), range(4)))
+    assert len(secrets) == 1
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")

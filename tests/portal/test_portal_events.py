@@ -1,0 +1,205 @@
+"""What a person does with events in the portal: request, watch, approve, postpone, cancel."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forewarn.testing import Service
+    from portal_user import PortalUser
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+
+[[host]]
+name = "rack-1-a"
+
+[[vm]]
+name = "web-0"
+group = "web"
+host = "rack-1-a"
+
+[[vm]]
+name = "web-1"
+group = "web"
+
+[[vm]]
+name = "db-0"
+host = "rack-1-a"
+"""
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_a_restart_from_the_click_to_its_completion(forewarn: Service, user: PortalUser) -> None:
+    user.follow("Fleet")
+    user.page.get_by_role("link", name="web-0: quiet, on rack-1-a").click()
+    user.heading("VM web-0")
+
+    # The dry run comes first, and changes nothing.
+    user.sees("Reboot for web, NotBefore")
+    assert forewarn.events == []
+    user.press("Request restart")
+
+    user.heading("Reboot of web-0")
+    (event,) = forewarn.events
+    assert user.page.url.endswith(f"/portal/events/{event.id.lower()}")
+    user.sees("scheduled", "dl")
+    user.sees("Approval of web")
+
+    user.follow("Clock")
+    user.press("Advance to the next due item")
+    user.sees("It is 2")
+    user.follow("Now")
+    user.sees("started", "table")
+    user.follow("Clock")
+    user.press("Advance by 15m")
+    user.sees("It is 2")
+    user.follow("Now")
+    user.sees("No event is scheduled or started.")
+
+    user.follow("History")
+    user.sees("completed", "table")
+    kinds = user.page.locator("table .kind").all_inner_texts()
+    assert kinds[:5] == ["completed", "executed", "started", "scheduled", "requested"]
+    assert forewarn.events == []
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_two_browsers_watch_the_same_change(
+    forewarn: Service, user: PortalUser, visit: Callable[..., PortalUser]
+) -> None:
+    other = visit(forewarn.control_url, forewarn.token)
+    other.sees("No event is scheduled or started.")
+    forewarn.vm("web-0").restart()
+    for one in (user, other):
+        one.sees("Reboot", "table")
+    user.press("Approve Reboot of web-0")
+    for one in (user, other):
+        one.sees("started", "table")
+    other.follow("Clock")
+    other.press("Advance by 15m")
+    user.sees("No event is scheduled or started.")
+    # The clock of the first browser follows the second one.
+    time = forewarn.now.strftime("%Y-%m-%d %H:%M:%S")
+    user.sees(time, "header")
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_approve_postpone_and_cancel(forewarn: Service, user: PortalUser) -> None:
+    forewarn.request_operation("host-update", host="rack-1-a")
+    user.sees("0 of 2 scopes", "table")
+    user.press("Approve Freeze of db-0")
+    user.sees("1 of 2 scopes", "table")
+    user.sees("Approval of web", "tr:has-text('db-0')")
+
+    user.press("Postpone Freeze of web-0")
+    dialog = user.page.get_by_role("dialog")
+    dialog.get_by_label("By").fill("no duration")
+    dialog.get_by_text("no duration").wait_for()
+    assert dialog.get_by_role("button", name="Postpone").is_disabled()
+    dialog.get_by_label("By").fill("2h")
+    dialog.get_by_text("NotBefore moves from").wait_for()
+    before = next(event for event in forewarn.events if "web-0" in event.vms).not_before
+    dialog.get_by_role("button", name="Postpone").click()
+    user.sees("NotBefore is now")
+    after = next(event for event in forewarn.events if "web-0" in event.vms).not_before
+    assert (after - before).total_seconds() == 7200
+
+    user.press("Cancel Freeze of web-0")
+    user.page.get_by_role("dialog").get_by_role("button", name="Back").click()
+    assert len(forewarn.events) == 2
+    user.press("Cancel Freeze of web-0")
+    user.page.get_by_role("dialog").get_by_role("button", name="Cancel the event").click()
+    user.sees("No event is scheduled or started.")
+    assert forewarn.events == []
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_the_document_by_api_version(forewarn: Service, user: PortalUser) -> None:
+    forewarn.vm("web-0").restart()
+    user.open("vms/web-1")
+    user.sees('"EventSource": "User"')
+    user.page.get_by_label("api-version", exact=True).select_option("2017-08-01")
+    user.no_longer_sees('"EventSource": "User"')
+    shown = json.loads(user.page.locator("pre").inner_text())
+    served = forewarn.control("GET", "/v1/vms/web-1/document?api-version=2017-08-01").json()
+    assert shown == served
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_a_request_that_the_service_rejects(forewarn: Service, user: PortalUser) -> None:
+    forewarn.vm("web-0").restart()
+    user.open("vms/web-0")
+    user.sees("web-0 already has a pending restart")
+    assert user.button("Request restart").is_disabled()
+    user.page.get_by_label("What").select_option("redeploy")
+    user.page.get_by_label("Notice").fill("1s")
+    user.sees("Use a longer one")
+    assert user.button("Request redeploy").is_disabled()
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_polls_of_a_vm(forewarn: Service, user: PortalUser) -> None:
+    for _ in range(3):
+        forewarn.vm("web-0").poll()
+    user.open("vms/web-0")
+    user.sees("3 polls since the start of the service")
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_a_rollout_from_its_plan_to_its_end(forewarn: Service, user: PortalUser) -> None:
+    user.follow("Rollouts")
+    user.page.get_by_label("Hosts", exact=True).fill("rack-*")
+    user.sees("Expected end")
+    user.press("Start the rollout")
+    user.sees("0 of 1 hosts")
+    user.sees("Health gate")
+    user.sees("in progress", "table[aria-label='Update domains']")
+    user.press("Pause")
+    user.sees("paused", "dl")
+    user.press("Resume")
+    user.sees("running", "dl")
+    forewarn.advance("1h")
+    user.sees("1 of 1 hosts")
+    user.sees("rollout-completed", "table")
+    user.sees("1 of 1 hosts", "table[aria-label='Update domains']")
+    assert user.page.get_by_role("button", name="Cancel").count() == 0
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_a_failed_host_is_visible_and_returns(forewarn: Service, user: PortalUser) -> None:
+    user.open("hosts/rack-1-a")
+    user.page.get_by_label("What").select_option("degraded-hardware")
+    user.sees("What would happen")
+    user.press("Request degraded-hardware")
+    user.heading("Freeze of")
+    user.open("fleet")
+    user.sees("degraded", "aside")
+    user.follow("rack-1-a")
+    user.press("Return to service")
+    user.sees("in-service")
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_a_scenario_runs_before_the_eyes_of_the_user(forewarn: Service, user: PortalUser) -> None:
+    user.follow("Scenarios")
+    user.follow("live-migration")
+    user.page.get_by_label("VMs").fill("no-such-vm")
+    user.press("Run the scenario")
+    user.sees("no-such-vm")
+    user.page.get_by_label("VMs").fill("web-0")
+    user.press("Run the scenario")
+    user.heading("Run ")
+    user.sees("passed", "dl")
+    steps = user.page.locator("ol.steps li .tag").all_inner_texts()
+    assert steps
+    assert set(steps) == {"passed"}
+    user.follow("Scenarios")
+    user.sees("passed", "table[aria-label=Runs]")

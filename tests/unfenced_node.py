@@ -1,0 +1,15 @@
+"""Forewarn without the check of the epoch, and without the end of the former leader's connections.
+
+The torture run must find what this build does wrong.
+"""
+
+from __future__ import annotations
+
+from forewarn.__main__ import main
+from forewarn.stores.postgresql_server import STATEMENTS
+
+STATEMENTS["check_epoch"] = "SELECT %(epoch)s::bigint"
+STATEMENTS["end_writer"] = "SELECT 0 WHERE %(node)s::text <> %(application)s::text"
+
+if __name__ == "__main__":
+    main()
