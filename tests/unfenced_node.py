@@ -9,6 +9,10 @@ from forewarn.__main__ import main
 from forewarn.stores.postgresql_server import STATEMENTS
 
 STATEMENTS["check_epoch"] = "SELECT %(epoch)s::bigint"
+STATEMENTS["save_journal"] = (
+    "WITH added AS (INSERT INTO journal VALUES (%(number)s, %(epoch)s, %(data)s)) "
+    "SELECT pg_notify(%(channel)s, %(number)s::text)"
+)
 STATEMENTS["end_writer"] = "SELECT 0 WHERE %(node)s::text <> %(application)s::text"
 
 if __name__ == "__main__":

@@ -93,6 +93,9 @@ class Node:
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
         """Set and replaced when this node has applied rows, or when the leader has changed."""
+        self._following = asyncio.Event()
+        """Set while this node does not lead."""
+        self._following.set()
         self._stopping = False
         self._recent: deque[JournalRow] = deque(maxlen=RECENT_ROWS)
         """The last commits of this node while it leads. Other nodes get them with the answers to their changes."""
@@ -275,6 +278,7 @@ class Node:
                 position = self.engine.position
                 await self.engine.run_in_store_thread(self._store.lead, epoch, position)
                 await self.engine.lead()
+                self._following.clear()
             self._set_leader(self.row)
             self.role_changes += 1
             _log.info("node_leads", "This node leads now.", node=self.row.name, epoch=epoch, position=position)
@@ -308,6 +312,7 @@ class Node:
         was_leader = self.engine.leads
         async with self._applying:  # the journal may already have the commit that is in progress
             await self.engine.follow()
+            self._following.set()
         # Its knowledge is as old as its last valid lease.
         self.caught_up_at = self._lease_ends_at - self._lease_seconds
         if was_leader:
@@ -339,15 +344,14 @@ class Node:
     async def _follow_journal(self) -> None:
         while True:
             try:
-                found = False
-                if not self.engine.leads:
-                    rows, started = await self._read()
-                    async with self._applying:  # this node may lead meanwhile
-                        found = not self.engine.leads and await self._apply(rows, started)
+                if self.engine.leads:
+                    await self._journal_thread.call(self._journal.close)  # its own commits must not wake it
+                    await self._following.wait()
+                rows, started = await self._read()
+                async with self._applying:  # this node may lead meanwhile
+                    found = not self.engine.leads and await self._apply(rows, started)
                 if not found:
-                    await self._journal_thread.call(
-                        lambda: self._journal.wait(WAIT_SECONDS, WAIT_SECONDS_WITHOUT_NOTIFICATIONS)
-                    )
+                    await self._wait_for_rows()
             except StoreFailed:
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a node must always follow
@@ -355,6 +359,16 @@ class Node:
                 await asyncio.sleep(RETRY_SECONDS)
                 with suppress(StoreFailed):
                     await self.engine.load()
+
+    async def _wait_for_rows(self) -> None:
+        """Wait until the journal may have rows that this node does not have, or until it is time to look."""
+        ends_at = self.caught_up_at + WAIT_SECONDS
+        while True:
+            number = await self._journal_thread.call(
+                lambda: self._journal.wait(WAIT_SECONDS, WAIT_SECONDS_WITHOUT_NOTIFICATIONS)
+            )
+            if number is None or number > self.engine.position or real_seconds() > ends_at:
+                return
 
     async def _read(self) -> tuple[list[JournalRow], float]:
         """Return the next rows of the journal, and when they were read."""

@@ -30,6 +30,8 @@ NOT_LEADING = "FW001"
 ATTEMPTS = 5
 RETRY_SECONDS = 0.3
 """How often, and how fast, a lost connection is opened again to find the outcome of a commit."""
+COLLECT_SECONDS = 0.005
+"""Notifications of this time are one. Meanwhile the rows may also arrive with an answer of the leader."""
 
 
 class PostgresqlStore(SqlRecords):
@@ -73,17 +75,20 @@ class PostgresqlStore(SqlRecords):
         self._position = position
         self._writing.close()  # another leader may have ended the connection
         try:
-            self._write(lambda: self._writing.named("remove_unused_texts"))
+            self._write(self._remove_unused_texts)
         except psycopg.Error as error:
             raise DatabaseFailed(problem=one_line(error)) from error
+
+    def _remove_unused_texts(self) -> None:
+        self._writing.named("remove_unused_texts")
+        self._writing.named("check_epoch", epoch=self._epoch)
 
     def commit(self, changes: Changes) -> int:
         number, data = self._position + 1, change_set.encode(changes)
 
         def work() -> None:
             self._writer.save(changes)
-            self._writing.named("save_journal", number=number, epoch=self._epoch, data=data)
-            self._writing.named("notify", channel=self._channel)
+            self._writing.named("save_journal", number=number, epoch=self._epoch, data=data, channel=self._channel)
 
         try:
             self._write(work)
@@ -103,7 +108,7 @@ class PostgresqlStore(SqlRecords):
                 raise DatabaseFailed(problem=one_line(error)) from error
 
     def _write(self, work: Callable[[], object]) -> None:
-        """Run a transaction that fails if another node leads.
+        """Run a transaction. `work` must check the epoch, so that it fails if another node leads.
 
         Raises StoreFailed if nothing has changed, and an error of psycopg if the connection was lost.
         """
@@ -113,7 +118,6 @@ class PostgresqlStore(SqlRecords):
             with connection.pipeline():
                 connection.execute("BEGIN")
                 work()
-                self._writing.named("check_epoch", epoch=self._epoch)
                 connection.execute("COMMIT")
         except psycopg.Error as error:
             self._writing.roll_back()
@@ -267,17 +271,20 @@ class PostgresqlJournal:
         else:
             self._has_notifications = True
 
-    def wait(self, seconds: float, seconds_without_notifications: float) -> None:
-        self._db.run(lambda: self._wait(seconds, seconds_without_notifications))
+    def wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
+        return self._db.run(lambda: self._wait(seconds, seconds_without_notifications))
 
-    def _wait(self, seconds: float, seconds_without_notifications: float) -> None:
+    def _wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
         self._listen()
         if not self._has_notifications:
             threading.Event().wait(seconds_without_notifications)
-            return
+            return None
         with self._db.without_limit() as connection:
-            for _ in connection.notifies(timeout=seconds, stop_after=1):
-                pass
+            found = [*connection.notifies(timeout=seconds, stop_after=1)]
+            if found:  # more follow at once if there are many changes
+                threading.Event().wait(COLLECT_SECONDS)
+                found += connection.notifies(timeout=0)
+        return max((int(notification.payload) for notification in found), default=None)
 
     def close(self) -> None:
         self._db.close()

@@ -61,10 +61,8 @@ ON CONFLICT (key) DO UPDATE SET {kept_answer.changes}, rowid = DEFAULT;
 SELECT check_epoch(:epoch);
 
 -- name: save_journal
-INSERT INTO journal (number, epoch, data) VALUES (:number, :epoch, :data);
-
--- name: notify
-SELECT pg_notify(:channel, '');
+-- Adds the row, notifies the other nodes, and checks the epoch as check_epoch does.
+SELECT save_journal(:number, :epoch, :data, :channel);
 
 -- name: position
 SELECT coalesce(max(number), 0) FROM journal;

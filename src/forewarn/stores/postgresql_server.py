@@ -9,8 +9,9 @@ import re
 import secrets
 from contextlib import contextmanager, suppress
 from importlib import resources
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
 import psycopg
 from psycopg import sql as query
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -71,6 +72,28 @@ def read_statements(*files: str) -> dict[str, str]:
 STATEMENTS = read_statements("postgresql", "postgresql_nodes")
 
 
+class _RowsStatement(NamedTuple):
+    """A statement that inserts any number of rows, which are one parameter: a JSON array of objects."""
+
+    statement: str
+    columns: list[str]
+
+
+def _rows_statement(statement: str) -> _RowsStatement | None:
+    """Return the statement for many rows of one that inserts a row; None if it does something else."""
+    found = _INSERT.fullmatch(statement)
+    if found is None:
+        return None
+    table, columns, conflict = found.groups()
+    source = f"SELECT {columns} FROM json_populate_recordset(NULL::{table}, %s::text::json)"  # noqa: S608 - our own
+    return _RowsStatement(f"INSERT INTO {table} ({columns}) {source} {conflict}", columns.split(", "))
+
+
+_INSERT = re.compile(r"INSERT INTO (\w+) \(([\w, ]+)\) VALUES \([%s, ]+\)(.*)", re.DOTALL)
+_ROWS_STATEMENTS = {text: found for text in STATEMENTS.values() if (found := _rows_statement(text)) is not None}
+ROWS_AT_ONCE = 1000
+
+
 class LimitedConnection(psycopg.Connection[Any]):
     """A connection that gives up a statement after some time without any data from the server."""
 
@@ -122,8 +145,15 @@ class PostgresqlDatabase:
 
     def execute_many(self, statement: str, parameters: Iterable[Any]) -> None:
         given = list(parameters)
+        rows_statement = _ROWS_STATEMENTS.get(statement)
         if len(given) == 1:  # can be prepared, and needs no cursor of its own
             self.execute(statement, given[0])
+        elif given and rows_statement is not None:  # much faster than a statement for each row
+            for start in range(0, len(given), ROWS_AT_ONCE):
+                rows = [
+                    dict(zip(rows_statement.columns, row, strict=True)) for row in given[start : start + ROWS_AT_ONCE]
+                ]
+                self.execute(rows_statement.statement, (msgspec.json.encode(rows).decode(),))
         elif given:
             with self.connection.cursor() as cursor:
                 cursor.executemany(statement, given)

@@ -262,16 +262,17 @@ class SqlWriter:
         self._many("save_vm", map(rows.VMS.write, change.added))
 
     def _save_deliveries(self, changes: Changes) -> None:
-        for scope, delivery in changes.deliveries.items():
-            if delivery is None:
-                self._db.execute(self._sql["remove_delivery"], (scope,))
-            else:
-                last_seen_at = to_text_if_any(changes.last_seen.get(scope)) or ""
-                self._db.execute(self._sql["save_delivery"], [*rows.DELIVERIES.write(delivery), last_seen_at])
-        only_seen = [scope for scope in changes.last_seen if scope not in changes.deliveries]
-        if only_seen:
-            times = ({"scope": scope, "last_seen_at": to_text(changes.last_seen[scope])} for scope in only_seen)
-            self._many("save_last_seen", times)
+        deliveries, last_seen = changes.deliveries, changes.last_seen
+        self._many("remove_delivery", ((scope,) for scope, delivery in deliveries.items() if delivery is None))
+        saved = [delivery for delivery in deliveries.values() if delivery is not None]
+        self._many(
+            "save_delivery",
+            ([*rows.DELIVERIES.write(each), to_text_if_any(last_seen.get(each.scope)) or ""] for each in saved),
+        )
+        only_seen = {scope: time for scope, time in last_seen.items() if scope not in deliveries}
+        self._many(
+            "save_last_seen", ({"scope": scope, "last_seen_at": to_text(time)} for scope, time in only_seen.items())
+        )
 
     def _save_tokens(self, changes: Changes) -> None:
         for name, token in changes.tokens.items():

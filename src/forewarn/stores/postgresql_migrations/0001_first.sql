@@ -224,6 +224,15 @@ CREATE TABLE journal (
     written_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
 );
 
+-- The last statement of each commit. One statement instead of three makes a commit noticeably faster.
+CREATE FUNCTION save_journal(number bigint, epoch bigint, data bytea, channel text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO journal VALUES (number, epoch, data);
+    PERFORM pg_notify(channel, number::text);
+    PERFORM check_epoch(epoch);
+END
+$$;
+
 CREATE TABLE node (
     id text COLLATE "C" PRIMARY KEY,
     name text COLLATE "C" NOT NULL,
