@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import threading
@@ -11,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from forewarn.testing import ServiceProcess
+from tcp_ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,25 +20,46 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT_SECONDS = 60
 FLEET = """\
+[[host]]
+name = "rack-0"
+
+[[host]]
+name = "rack-1"
+
+[[host]]
+name = "rack-2"
+
+[[group]]
+name = "web"
+kind = "availability-set"
+
 [[vm]]
 name = "web-0"
 group = "web"
+host = "rack-0"
+update_domain = 0
 address = "127.0.0.2"
 
 [[vm]]
 name = "web-1"
 group = "web"
+host = "rack-1"
+update_domain = 1
 address = "127.0.0.3"
 
 [[vm]]
 name = "db-0"
+host = "rack-2"
 address = "127.0.0.4"
 
-[[group]]
-name = "web"
-kind = "availability-set"
+[[vm]]
+name = "batch-0"
+host = "rack-2"
+priority = "spot"
+eviction_policy = "deallocate"
+address = "127.0.0.5"
 """
-ADDRESSES = {"web-0": "127.0.0.2", "web-1": "127.0.0.3", "db-0": "127.0.0.4"}
+ADDRESSES = {"web-0": "127.0.0.2", "web-1": "127.0.0.3", "db-0": "127.0.0.4", "batch-0": "127.0.0.5"}
 
 
 class Relay:
@@ -70,13 +91,13 @@ class Relay:
         self._loop.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._open.wait()
-        try:
-            onward, back = await asyncio.open_connection("127.0.0.1", self.target)
-        except OSError:
-            writer.close()
-            return
-        with suppress(asyncio.CancelledError):
+        with suppress(asyncio.CancelledError):  # the relay is closed
+            await self._open.wait()
+            try:
+                onward, back = await asyncio.open_connection("127.0.0.1", self.target)
+            except OSError:
+                writer.close()
+                return
             await asyncio.gather(self._pump(reader, back), self._pump(onward, writer))
 
     async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -104,14 +125,19 @@ class Relay:
 
 
 class NodeProcess(ServiceProcess):
-    """A node. It reaches the database through a relay of its own."""
+    """A node. It reaches the database through a relay of its own, and other nodes reach it through another one."""
 
-    def __init__(self, folder: Path, name: str, relay: Relay, url: str, schema: str) -> None:
+    def __init__(self, folder: Path, name: str, server: PostgresServer, schema: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(folder)
         self.name = name
-        self.relay = relay
-        self._options = ["--database", url, "--database-schema", schema, "--name", name]
+        port = free_port()
+        self.relay = Relay(server.port)
+        self.node_relay = Relay(port)
+        self._options = [
+            *("--database", server.url_at(self.relay.port), "--database-schema", schema, "--name", name),
+            *("--node-address", f"127.0.0.1:{self.node_relay.port}", "--node-listen", f"127.0.0.1:{port}"),
+        ]
 
     def up(self, *arguments: str) -> NodeProcess:
         self.start(*self._options, *arguments)
@@ -130,8 +156,7 @@ class NodeProcess(ServiceProcess):
 
     def own_row(self) -> dict[str, Any]:
         """What the node says about itself."""
-        found = json.loads(self.control("GET", "/v1/nodes").body)["nodes"]
-        own: dict[str, Any] = next(each for each in found if each["is_self"])
+        own: dict[str, Any] = next(each for each in self.get_json("/v1/nodes")["nodes"] if each["is_self"])
         return own
 
     def poll(self, vm: str, etag: str = "", prefer: str = "") -> HTTPResponse:
@@ -156,10 +181,8 @@ class Cluster:
 
     def add(self, *arguments: str) -> NodeProcess:
         """Start another node."""
-        relay = Relay(self._server.port)
-        url = self._server.url_at(relay.port)
         name = f"node-{len(self.nodes)}"
-        node = NodeProcess(self._folder / name, name, relay, url, self._schema)
+        node = NodeProcess(self._folder / name, name, self._server, self._schema)
         node.command = self.command
         self.nodes.append(node)
         return node.up("--fleet", str(self._folder / "fleet.toml"), *arguments)
@@ -192,3 +215,4 @@ class Cluster:
                     os.kill(node.process.pid, signal.SIGCONT)
                 node.kill()
             node.relay.close()
+            node.node_relay.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from contextlib import closing, suppress
@@ -17,6 +16,7 @@ import psycopg
 
 from forewarn.stores.postgresql import PostgresqlMembership, PostgresqlStore
 from forewarn.stores.postgresql_server import PostgresqlServer
+from tcp_ports import free_port
 
 if TYPE_CHECKING:
     from typing import Self
@@ -38,12 +38,6 @@ def find_programs() -> Path | None:
     if found is not None and found.origin is not None:
         places = [*sorted(Path(found.origin).parent.glob("pginstall*/bin"), reverse=True), *places]
     return next((place for place in places if (place / "postgres").exists()), None)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class PostgresServer:
@@ -136,6 +130,13 @@ class SharedStore:
         self._server = PostgresqlServer(url, schema)
         self._server.prepare()
         self._opened: list[PostgresqlStore | PostgresqlMembership] = []
+
+    def take_over(self, node: str) -> PostgresqlStore:
+        """Open the store as a node that replaces the one that leads. The other one is still open."""
+        for opened in self._opened:
+            if isinstance(opened, PostgresqlMembership):
+                opened.release_lease()
+        return self.open(node)
 
     def open(self, node: str = "node") -> PostgresqlStore:
         """Open the store as a node that takes the lease."""

@@ -1,11 +1,13 @@
-"""Nodes that fail at random while clients use all of them, and a checker of everything that the clients saw.
+"""Nodes and a database that fail at random while clients use all nodes, and a checker of everything that they saw.
 
-The schedule of failures comes from a seed. `run` returns what must never happen and did.
+The clients poll, approve, create tokens, restart and evict VMs, update hosts in rollouts, apply fleets, and receive a
+webhook. The schedule of failures comes from a seed. `run` returns what must never happen and did.
 """
 
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -15,17 +17,28 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster import ADDRESSES, Cluster
+from cluster import ADDRESSES, FLEET, Cluster
 from forewarn.testing.client import UnexpectedResponse
 from postgresql import PostgresServer
+from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster import NodeProcess
 
-SPEED = "600"
+OPTIONS = ("--speed", "600", "--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "1s")
 """A notice of 15 minutes takes 1.5 seconds."""
+FAILURES = (
+    "kill",
+    "pause",
+    "pause",
+    "stop",
+    "cut from the database",
+    "cut from the nodes",
+    "cut from both",
+    "database",
+)
 WITHOUT_KEYS = """
 ALTER TABLE {schema}.journal DROP CONSTRAINT journal_pkey;
 ALTER TABLE {schema}.history DROP CONSTRAINT history_pkey;
@@ -55,6 +68,10 @@ class Witness:
         self.approved: set[str] = set()
         """Events whose approval was confirmed."""
         self.operations: set[str] = set()
+        """Operations whose request was confirmed."""
+        self.rollouts: set[str] = set()
+        self.fleets: list[str] = []
+        """The extra VM of each fleet, since the last one that was confirmed. It and those after it may be in force."""
         self.counts: Counter[str] = Counter()
         self._documents: dict[tuple[str, tuple[int, int]], bytes] = {}
         self._lock = threading.Lock()
@@ -77,8 +94,12 @@ class Witness:
 class Torture:
     """A cluster, its clients, and the failures."""
 
-    def __init__(self, cluster: Cluster, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, server: PostgresServer, receiver: Receiver, seed: int, say: Callable[[str], None]
+    ) -> None:
         self.cluster = cluster
+        self._server = server
+        self._receiver = receiver
         self.witness = Witness()
         self._random = random.Random(seed)  # noqa: S311 - a schedule
         self._say = say
@@ -120,7 +141,7 @@ class Torture:
                 self.witness.counts["poll lost"] += 1
 
     def operate(self, number: int, seed: int) -> None:
-        """An operator: creates tokens with unique names, and restarts VMs."""
+        """An operator: creates tokens with unique names, restarts and evicts VMs, and updates hosts."""
         rng = random.Random(seed)  # noqa: S311 - a schedule
         count = 0
         while not self._ending.wait(0.05):
@@ -128,7 +149,32 @@ class Torture:
             name = f"t-{number}-{count}"
             self._create(rng, name)
             if not count % 4:
-                self._restart(rng, f"{number}-{count}")
+                cause, vm = rng.choice([*(("restart", vm) for vm in ADDRESSES), ("eviction", "batch-0")])
+                self._request(rng, f"{name}-{cause}", {"cause": cause, "vms": [vm]})
+                self._request(rng, f"{name}-start", {"cause": "start", "vms": ["batch-0"]})
+            if not count % 16:
+                self._roll_out(rng, f"{name}-rollout")
+
+    def apply_fleets(self, seed: int) -> None:
+        """An operator whose fleet file has another VM each time."""
+        rng = random.Random(seed)  # noqa: S311 - a schedule
+        count = 0
+        while not self._ending.wait(0.5):
+            count += 1
+            name = f"extra-{count}"
+            text = f'{FLEET}\n[[vm]]\nname = "{name}"\naddress = "127.0.1.{count % 250}"\n'
+            self.witness.fleets.append(name)
+            try:
+                answer = self.node(rng).control("PUT", "/v1/fleet?force=true", text.encode(), self._token)
+            except LOST:
+                continue
+            self.witness.counts[f"fleet {answer.status}"] += 1
+            if answer.status == 200:
+                self.witness.fleets = [name]
+            elif answer.status == 503 and b"not known" not in answer.body:
+                self.witness.fleets.remove(name)
+            elif answer.status != 503:
+                self.witness.violation(f"the fleet with {name} got {answer.status}: {answer.body!r}")
 
     def _create(self, rng: random.Random, name: str) -> None:
         body, key = {"name": name, "role": "viewer"}, {"Idempotency-Key": name}
@@ -150,14 +196,26 @@ class Torture:
         if not uncertain:
             self.witness.rejected.add(name)
 
-    def _restart(self, rng: random.Random, key: str) -> None:
-        body = {"cause": "restart", "vms": [rng.choice([*ADDRESSES])]}
+    def _request(self, rng: random.Random, key: str, body: dict[str, Any]) -> None:
+        answer = self._post(rng, "/v1/operations", key, body)
+        if answer is not None:
+            self.witness.operations.add(answer["operations"][0]["id"])
+
+    def _roll_out(self, rng: random.Random, key: str) -> None:
+        answer = self._post(rng, "/v1/rollouts", key, {"hosts": ["rack-*"], "max_unavailable": 2, "notice": "15m"})
+        if answer is not None:
+            self.witness.rollouts.add(answer["id"])
+
+    def _post(self, rng: random.Random, path: str, key: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Send a request that can conflict with others. Returns the answer if it was confirmed."""
         try:
-            answer = self.node(rng).control("POST", "/v1/operations", body, self._token, {"Idempotency-Key": key})
+            answer = self.node(rng).control("POST", path, body, self._token, {"Idempotency-Key": key})
         except LOST:
-            return
-        if answer.status == 201:
-            self.witness.operations.add(answer.json()["operations"][0]["id"])
+            return None
+        self.witness.counts[f"{path[4:]} {answer.status}"] += 1
+        if answer.status not in (201, 409, 503):
+            self.witness.violation(f"{path} {body} got {answer.status}: {answer.body!r}")
+        return dict(answer.json()) if answer.status == 201 else None
 
     # --- Failures -------------------------------------------------------------------------------------
 
@@ -167,23 +225,34 @@ class Torture:
         nodes = self.cluster.nodes
         leaders = [node for node in nodes if self._leads(node)]
         node = leaders[0] if leaders and rng.random() < 0.75 else rng.choice(nodes)
-        kind = rng.choice(["kill", "pause", "pause", "cut", "stop"])
+        kind = rng.choice(FAILURES)
         seconds = rng.uniform(3.5, 6)
+        if kind == "database":
+            self._say(f"the database crashes and is away for {seconds:.1f} s")
+            self._server.stop(signal.SIGQUIT)
+            self._ending.wait(seconds)
+            self._server.start()
+            return
         self._say(f"{kind} {node.name} for {seconds:.1f} s")
         if kind in ("kill", "stop"):
             self._down.add(node.name)
             node.kill() if kind == "kill" else node.stop()
             self._ending.wait(seconds / 3)
-            node.up("--speed", SPEED)
+            node.up(*OPTIONS)
             self._down.discard(node.name)
         elif kind == "pause":
             node.pause()
             self._ending.wait(seconds)
             node.resume()
         else:
-            node.relay.cut()
+            both = kind == "cut from both"
+            relays = [node.relay] if kind == "cut from the database" or both else []
+            relays += [node.node_relay] if kind == "cut from the nodes" or both else []
+            for relay in relays:
+                relay.cut()
             self._ending.wait(seconds)
-            node.relay.mend()
+            for relay in relays:
+                relay.mend()
 
     def _leads(self, node: NodeProcess) -> bool:
         try:
@@ -195,10 +264,13 @@ class Torture:
 
     def run(self, seconds: float) -> list[str]:
         """Let nodes fail for this long, then heal everything and check. Returns the violations."""
+        created = self.cluster.leader().control("POST", "/v1/webhooks", {"name": "all", "url": self._receiver.url()})
+        assert created.status == 201, created.body
         seeds = [self._random.random() for _ in range(8)]
         clients = [
             *(threading.Thread(target=self.poll_and_approve, args=(vm, seeds[n])) for n, vm in enumerate(ADDRESSES)),
             *(threading.Thread(target=self.operate, args=(n, seeds[n + 4])) for n in range(3)),
+            threading.Thread(target=self.apply_fleets, args=(seeds[7],)),
         ]
         for client in clients:
             client.start()
@@ -217,12 +289,13 @@ class Torture:
         return self.witness.violations
 
     def until_quiet(self) -> None:
-        """Wait until all operations have ended, and all nodes have applied that."""
+        """Wait until all operations and rollouts have ended, and all nodes have applied that."""
         ends_at = monotonic() + QUIET_SECONDS
         try:
-            while self.cluster.leader().list_all("/v1/operations"):
+            leader = self.cluster.leader()
+            while leader.list_all("/v1/operations") or leader.list_all("/v1/rollouts"):
                 if monotonic() > ends_at:
-                    self.witness.violation("some operations never end")
+                    self.witness.violation("some operations or rollouts never end")
                     return
                 threading.Event().wait(0.2)
             self.cluster.until_equal()
@@ -244,9 +317,47 @@ class Torture:
             witness.violation(f"the confirmed token {name} is lost")
         for name in sorted(witness.rejected & names):
             witness.violation(f"the rejected token {name} exists")
+        if not witness.operations:
+            witness.violation("no operation was confirmed, so this run shows little")
         found = {row["operation"] for row in histories[0]}
         for operation in sorted(witness.operations - found):
             witness.violation(f"the confirmed operation {operation} is lost")
+        rollouts = {rollout["id"] for rollout in nodes[0].list_all("/v1/rollouts?all=true")}
+        for rollout in sorted(witness.rollouts - rollouts):
+            witness.violation(f"the confirmed rollout {rollout} is lost")
+        extra = {vm["name"] for vm in nodes[0].list_all("/v1/vms")} - {*ADDRESSES}
+        if witness.fleets and not extra & {*witness.fleets}:
+            witness.violation(f"the fleet has {extra}, and the last confirmed fleet has {witness.fleets[0]}")
+        self._check_webhook(histories[0])
+
+    def _check_webhook(self, history: list[dict[str, Any]]) -> None:
+        """Every row since the webhook was created has arrived, and the rows of a group in their order."""
+        first = next(row["sequence"] for row in history if row["kind"] == "webhook-added")
+        expected = {str(row["sequence"]) for row in history if row["sequence"] > first}
+        try:
+            self._receiver.wait_until_accepted(expected)
+        except AssertionError:
+            missing = sorted(expected - {got.id for got in self._receiver.taken}, key=int)
+            self.witness.violation(f"the webhook never got the rows {missing[:5]}")
+        by_group: dict[str, dict[int, None]] = defaultdict(dict)
+        for got in self._receiver.taken:
+            by_group[got.group].setdefault(int(got.id))  # a row can arrive again after a failure
+        for group, numbers in by_group.items():
+            if [*numbers] != sorted(numbers):
+                self.witness.violation(f"the webhook got the rows of {group or 'no group'} out of order")
+
+    def _check_rollouts(self, history: list[dict[str, Any]]) -> None:
+        """A rollout never has two update domains of a group out at once."""
+        out: dict[str, str] = {}
+        for row in history:
+            if row["cause"] != "host-update" or row["group"] != "web":
+                continue
+            if row["kind"] == "started":
+                out[row["event"]] = row["snapshot"]["operation"]
+            elif row["kind"] == "completed":
+                out.pop(row["event"], None)
+            if len(out) > 1:
+                self.witness.violation(f"two update domains of web are out at once: {out}")
 
     def _check_history(self, history: list[dict[str, Any]]) -> None:
         witness = self.witness
@@ -270,6 +381,7 @@ class Torture:
             is_early = started is not None and started["time"] < started["snapshot"]["not_before"]
             if is_early and "approved" not in rows:
                 witness.violation(f"the event {event} started before its NotBefore without an approval")
+        self._check_rollouts(history)
         for event in sorted(witness.approved):
             if event not in by_event or not by_event[event].keys() & {"approved", "started", "cancelled"}:
                 witness.violation(f"the confirmed approval of {event} is lost")
@@ -277,19 +389,20 @@ class Torture:
 
 def run(seconds: float, seed: int, nodes: int, *, fence: bool = True, say: Callable[[str], None]) -> list[str]:
     """Run a service with a database of its own. Returns the violations."""
-    server = PostgresServer().start()
+    server, receiver = PostgresServer().start(), Receiver()
     with tempfile.TemporaryDirectory(prefix="forewarn-torture-") as folder:
         cluster = Cluster(Path(folder), server, "torture")
         try:
             if not fence:
                 cluster.command = UNFENCED
             for _ in range(nodes):
-                cluster.add("--speed", SPEED)
+                cluster.add(*OPTIONS)
             if not fence:
                 server.execute(WITHOUT_KEYS.format(schema="torture"))
-            return Torture(cluster, seed, say).run(seconds)
+            return Torture(cluster, server, receiver, seed, say).run(seconds)
         finally:
             cluster.close()
+            receiver.close()
             server.close()
 
 

@@ -13,7 +13,7 @@ STATEMENTS["save_journal"] = (
     "WITH added AS (INSERT INTO journal VALUES (%(number)s, %(epoch)s, %(data)s)) "
     "SELECT pg_notify(%(channel)s, %(number)s::text)"
 )
-STATEMENTS["end_writer"] = "SELECT 0 WHERE %(node)s::text <> %(application)s::text"
+STATEMENTS["end_writer"] = "SELECT 0 WHERE %(application)s::text IS NULL"
 
 if __name__ == "__main__":
     main()

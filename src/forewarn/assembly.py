@@ -9,6 +9,7 @@ import shutil
 import socket
 from contextlib import ExitStack, closing
 from functools import partial
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import mkdtemp
@@ -38,7 +39,9 @@ from forewarn.errors import (
     BadSetting,
     BadToken,
     ExtraMissing,
+    NodeNameTaken,
     NotLeading,
+    OtherService,
     SameAddress,
     SamePlace,
     SettingsDiffer,
@@ -51,7 +54,7 @@ from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
-from forewarn.nodes.forwarding import NodeForwarder
+from forewarn.nodes.forwarding import NodeForwarder, is_running
 from forewarn.nodes.node import Node
 from forewarn.portal.pages import Portal
 from forewarn.ports import NodeRow
@@ -60,8 +63,9 @@ from forewarn.settings import SETTINGS, SHARED, Value, default_name, without_pas
 from forewarn.stores import sqlite_backup
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.stores.sqlite_file import DATABASE_NAME, lock_folder
-from forewarn.system.addresses import read_host_port
+from forewarn.system.addresses import read_host_port, show_host_port
 from forewarn.system.connections import connection_places
+from forewarn.system.files import write_atomically
 from forewarn.system.logs import get_logger
 from forewarn.system.sockets import address_of, open_socket, overlap
 from forewarn.system.user_folders import MEMORY
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from forewarn.ports import Clock, Fabric, Store
+    from forewarn.stores.postgresql_server import PostgresqlServer
     from forewarn.stores.sql import Database
     from forewarn.stores.sqlite_backup import Backup, PreparedRestore
 
@@ -78,6 +83,8 @@ _log = get_logger(__name__)
 
 MAX_FEED_READERS = 1000
 
+SERVICE_ID_FILE = "service-id"
+"""In the data folder of a node: the service that it belongs to."""
 ORDERS_FOLDER = "orders_folder"
 """Not a setting: order folder of a service without a data folder. The caller removes it."""
 
@@ -233,12 +240,17 @@ def move_database(source: str, target: str, schema: str) -> dict[str, int]:
     if not is_database(source) and not (Path(source) / DATABASE_NAME).exists():
         raise UnreadableFile(path=Path(source) / DATABASE_NAME, problem="the file does not exist")
     with opened(source) as old, opened(target) as new:
-        return move.move(old, new, without_password(target))
+        return new.run(lambda: old.run(lambda: move.move(old, new, without_password(target))))
 
 
 def is_database(place: str) -> bool:
     """Return whether this is the URL of a database, or its parameters, and not a folder."""
     return "://" in place or "=" in place
+
+
+def _service_id(secret: str) -> str:
+    """Return a name of the service that does not reveal the secret of its nodes."""
+    return sha256(f"service {secret}".encode()).hexdigest()[:32]
 
 
 class SharedDatabase:
@@ -258,33 +270,52 @@ class SharedDatabase:
         self.id = secrets.token_hex(8)
         data: str = values["data"]
         self._lock = None if data == MEMORY else stack.enter_context(closing(lock_folder(Path(data))))
-        self.listener = stack.enter_context(closing(open_socket(values["node_address"])))
+        self.listener = stack.enter_context(closing(open_socket(values["node_listen"] or values["node_address"])))
         server = PostgresqlServer(values["database"], values["database_schema"])
-        self.secret = server.prepare()
+        self._file = None if data == MEMORY else Path(data) / SERVICE_ID_FILE
+        self.secret = server.prepare(partial(self._check_service, server))
+        if self._file is not None:
+            if self._file.with_name(DATABASE_NAME).exists():
+                _log.warning(
+                    "own_database_ignored",
+                    "The data folder has a database of its own. This node does not use it. To copy its data to an "
+                    "empty schema: forewarn database move",
+                    path=str(self._file.with_name(DATABASE_NAME)),
+                )
+            write_atomically(self._file, _service_id(self.secret).encode())
         self.store = postgresql.PostgresqlStore(server, self.id)
         self.membership = stack.enter_context(closing(postgresql.PostgresqlMembership(server, self.id)))
         self.journal = postgresql.PostgresqlJournal(server, self.id)
 
     def row(self, control: str, certificate: Certificate | None, clock: Clock) -> NodeRow:
         """Return how this node is listed."""
+        address: str = self._values["node_address"]
+        host, port = read_host_port(address)
+        if not (port and self._values["node_listen"]):  # the port is known only now
+            address = show_host_port(host, self.listener.getsockname()[1])
         name = self._values["name"] or socket.gethostname()
         pem = certificate.pem() if certificate is not None else ""
         started_at = to_text(clock.now())
-        return NodeRow(self.id, name, address_of(self.listener), control, pem, __version__, started_at, 0)
+        return NodeRow(self.id, name, address, control, pem, __version__, started_at, 0)
 
-    async def check_settings(self) -> None:
-        """Compare settings that must be equal on all nodes. The first node decides."""
-        own = {name: str(Value(self._values[name], "")) for name in SHARED}
-        await asyncio.to_thread(self._check_settings, own)
-
-    def _check_settings(self, own: dict[str, str]) -> None:
-        others = [node for node in self.membership.nodes() if node.age_seconds < LOST_SECONDS]
-        stored = self.membership.shared_settings()
-        if not others or not stored:
-            if stored != own:
-                self.membership.save_shared_settings(own)
+    def _check_service(self, server: PostgresqlServer, secret: str) -> None:
+        """Check that the data folder was not used with another service."""
+        if self._file is None or not self._file.exists():
             return
-        for name, value in stored.items():
+        if self._file.read_text().strip() != _service_id(secret):
+            raise OtherService(folder=self._values["data"], schema=server.schema, place=server.place, file=self._file)
+
+    async def join(self, row: NodeRow) -> None:
+        """Check the name of this node, compare settings that must be equal on all nodes, and list this node.
+
+        The first node decides about the settings.
+        """
+        for other in await asyncio.to_thread(self.membership.nodes):
+            if other.name == row.name and other.age_seconds < LOST_SECONDS and await is_running(other, self.secret):
+                raise NodeNameTaken(name=row.name, address=other.address)
+        own = {name: str(Value(self._values[name], "")) for name in SHARED}
+        shared = await asyncio.to_thread(self.membership.join, row, own, LOST_SECONDS)
+        for name, value in shared.items():
             if name in own and own[name] != value:
                 raise SettingsDiffer(name=name, own=own[name], other=value)
 
@@ -333,7 +364,9 @@ class Assembly:
             self.node = Node(
                 self.engine, shared.store, shared.membership, shared.journal, row, values["lease"].total_seconds()
             )
-            tls = self.certificate.context if self.certificate else None
+            tls = None
+            if self.certificate is not None:
+                tls, self.certificate.on_reload = self.certificate.context, self._report_certificate
             self.forwarder = self.engine.forwarder = NodeForwarder(self.node, shared.secret, tls)
         options = MetadataOptions(
             rate_limit=values["rate_limit"],
@@ -423,7 +456,7 @@ class Assembly:
         if self._shared is None or self.node is None or self.forwarder is None:
             await self.engine.start()
         else:
-            await self._shared.check_settings()
+            await self._shared.join(self.node.row)
             await self.forwarder.start(self._shared.listener)
             await self.node.start()
         try:
@@ -474,6 +507,11 @@ class Assembly:
         except (BadToken, NotLeading, StoreFailed):
             return PORTAL_PATH
         return link.path
+
+    def _report_certificate(self) -> None:
+        """Other nodes trust exactly the certificate that this node has reported."""
+        if self.node is not None and self.certificate is not None:
+            self.node.row = self.node.row._replace(certificate=self.certificate.pem())
 
     def _on_published(self, published: Published) -> None:
         if published.fleet:  # a deleted VM may have had its own listener

@@ -34,7 +34,7 @@ _SYNONYMS = (
     {"cancel", "abort"},
     {"explain", "why"},
     {"history", "log", "logs", "audit"},
-    {"vm", "machine", "instance", "node", "server"},
+    {"vm", "machine", "instance", "node"},
     {"host", "hypervisor"},
     {"group", "set", "scale-set"},
 )
@@ -64,12 +64,13 @@ def nearest_name(word: str, known: Iterable[str]) -> str:
     # Imported here to save memory in an idle agent, which never needs it.
     from difflib import get_close_matches
 
+    word = word.lower().lstrip("-")  # the dashes would make all options similar
     # A typo changes the length little. Without this limit 'vn' would match 'event' rather than 'vm'.
     max_difference = max(2, len(word) // 3)
-    candidates = (name for name in known if abs(len(name) - len(word)) <= max_difference)
-    lowered = {name.lower(): name for name in islice(candidates, _MAX_COMPARED)}
-    # Of a short word, one wrong letter is a large part.
-    close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5 if len(word) <= _SHORT_WORD else 0.6)
+    candidates = (name for name in known if abs(len(name.lstrip("-")) - len(word)) <= max_difference)
+    lowered = {name.lower().lstrip("-"): name for name in islice(candidates, _MAX_COMPARED)}
+    # Of a short word, one wrong letter is a large part. 'reboot' and 'webhook' are 0.62 similar.
+    close = get_close_matches(word, lowered, n=1, cutoff=0.5 if len(word) <= _SHORT_WORD else 0.65)
     return lowered[close[0]] if close else ""
 
 
@@ -630,6 +631,21 @@ class SettingsDiffer(Conflict):
     message = (
         "The setting {name} of this node is {own!r}. The other nodes of the service have {other!r}. Use the same "
         "value, or stop all other nodes first. Another service needs a schema of its own: --database-schema"
+    )
+
+
+class NodeNameTaken(Conflict):
+    message = (
+        "A node with the name {name} is running at {address}, with the same database and schema. Choose another "
+        "--name. If that node belongs to another service, choose another --database-schema."
+    )
+
+
+class OtherService(Conflict):
+    message = (
+        "The data folder {folder} belongs to a node of another service than the schema {schema} in the database "
+        "{place}. Use the database and the schema of that service, or another --data. Nothing was changed. If the "
+        "other service is gone, remove the file {file}."
     )
 
 

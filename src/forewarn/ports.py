@@ -67,6 +67,8 @@ class StoredState:
     undelivered: list[Undelivered] = field(default_factory=list)
     position: int = 0
     """Number of the last commit in the journal; 0 in a store without a journal."""
+    decided_at: datetime | None = None
+    """The service's time of that commit."""
 
     def as_changes(self) -> Changes:
         """Return changes that restore this state, except the fleet and the history sequence."""
@@ -315,11 +317,12 @@ class Membership(Protocol):
     def trim(self, journal_seconds: float, node_seconds: float) -> None:
         """Remove rows of the journal, and nodes that have not reported, that are older than this."""
 
-    def shared_settings(self) -> dict[str, str]:
-        """Return the settings that all nodes must have."""
+    def join(self, node: NodeRow, settings: dict[str, str], lost_seconds: float) -> dict[str, str]:
+        """Return the settings that all nodes must have. Report a node that has them, and no other.
 
-    def save_shared_settings(self, values: dict[str, str]) -> None:
-        """Replace the settings that all nodes must have."""
+        Without another node that has reported within this time, they are those of this node. Of nodes that start at
+        the same time, one does this after the other.
+        """
 
     def close(self) -> None:
         """Close the connection."""

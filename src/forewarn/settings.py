@@ -137,9 +137,18 @@ def _node_address(text: str) -> str:
     return text
 
 
+_SECRET = r"(?!passfile)\w*pas\w*"  # noqa: S105 - a name of a parameter
+
+
 def without_password(database: str) -> str:
-    """Return the setting `database` in a form that can be shown."""
-    return re.sub(r"(password=)('[^']*'|[^\s&]+)", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", database))
+    """Return the setting `database` in a form that can be shown, also if it is not valid."""
+    if "://" in database:
+        shown = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", database)
+        return re.sub(rf"([?&]{_SECRET}=)[^&]*", r"\1***", shown, flags=re.IGNORECASE)
+    shown = re.sub(r":\S*@", ":***@", database)
+    # Blanks around "=", quotes and backslashes are as libpq reads them. A word without "=" may be the rest of a secret.
+    value = r"('(?:\\.|[^'\\])*'?|(?:\\.|[^\s\\])*)\S*(\s+[^\s=]+(?=\s|$)(?!\s*=))*"
+    return re.sub(rf"(\b{_SECRET}\s*=\s*){value}", r"\1***", shown, flags=re.IGNORECASE)
 
 
 def _file(text: str) -> str:
@@ -279,6 +288,13 @@ SECTIONS = {
             "HOST:PORT",
             "Address of this node for the other nodes. Port 0: any free port.",
             _node_address,
+        ),
+        Setting(
+            "node_listen",
+            "",
+            "HOST:PORT",
+            "Where this node listens for other nodes, if not at --node-address: behind NAT, or in a container.",
+            lambda text: _address(text) if text else "",
         ),
         Setting(
             "lease",

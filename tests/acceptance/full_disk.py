@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from forewarn.testing import ServiceProcess
+from tcp_ports import free_port
 
 FLEET = """
 [[vm]]
@@ -76,11 +76,6 @@ class FullDisk:
         service.kill()
         self.start()
         assert service.control("GET", f"/v1/events/{event}").json()["approved_at"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def prepare(disk: FullDisk) -> str:

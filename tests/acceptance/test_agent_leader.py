@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ import pytest
 
 from agent.agent_process import AgentProcess, Diary
 from agent.peer_groups import Link
+from tcp_ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,14 +141,6 @@ class Trio:
                 agent.kill()
         for link in self.links.values():
             link.close()
-
-
-def free_port() -> int:
-    """One that no outgoing connection is given by chance while the agent that listens there is being started again."""
-    while True:
-        port = 16384 + secrets.randbelow(16384)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 @pytest.fixture

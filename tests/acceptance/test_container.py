@@ -142,7 +142,8 @@ def base_image() -> Path:
 def download_packages(folder: Path) -> None:
     """Download what the build installs, with the configuration of pip on this machine."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    extra = project["project"]["optional-dependencies"]["postgresql"]
+    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"], *extra]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", f"--python-version={PYTHON}"]
     done = subprocess.run(
         [*pip, "--dest", str(folder), *wanted], capture_output=True, text=True, timeout=300, check=False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +12,7 @@ import tree_sitter_powershell
 
 from acceptance.example_client import FOLDER, LANGUAGES, ExampleClient, build
 from agent.raw_server import RawServer, answer, document, event, reset
+from tcp_ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -179,8 +179,7 @@ def test_a_signal_ends_it_at_any_time(forewarn: Service, start_client: StartClie
 
 def test_odd_documents(start_client: StartClient) -> None:
     """Nobody serves the port at first. Then come malformed documents, an unknown event type, and odd characters."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     client = start_client("--endpoint", f"http://127.0.0.1:{port}", "--repeat", "1")
     client.until(lambda: bool(client.problems))
     odd = event(1, vm="web-0", EventId=ODD_ID, Unknown={"x": [1]}, NotBefore="soon")

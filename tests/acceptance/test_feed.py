@@ -444,10 +444,13 @@ class Watch:
         return self.process.returncode, out, err
 
 
-def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProcess]) -> None:
-    service = make_service(fleet=FLEET)
+@pytest.mark.parametrize("selected", [(), ("--service", "watched")])
+def test_watching_continues_after_a_kill(
+    selected: tuple[str, ...], make_service: Callable[..., ServiceProcess]
+) -> None:
+    service = make_service("--name", "watched", fleet=FLEET)
     listen(service)
-    watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
+    watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled", *selected)
     operation = service.request_operation("restart", "db")
     (first,) = watch.until("scheduled")
     assert "db  Reboot, scheduled; restart (user); not before " in first
@@ -459,7 +462,7 @@ def test_watching_continues_after_a_kill(make_service: Callable[..., ServiceProc
     service.kill()
     assert watch.process.stderr is not None
     assert "connection lost" in watch.process.stderr.readline()
-    service.start("--fleet", str(service.folder / "fleet.toml"))
+    service.start("--name", "watched", "--fleet", str(service.folder / "fleet.toml"))
     assert service.control("POST", f"/v1/operations/{operation['id']}/cancel").status == 200
     (second,) = watch.until("cancelled")
     assert "db  Reboot, cancelled; restart (user); Virtual machine" in second

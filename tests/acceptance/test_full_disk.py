@@ -28,5 +28,6 @@ NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--
 def test_a_start_on_a_full_disk(tmp_path: Path, scenario: str) -> None:
     need("unshare", "mount")
     program = [sys.executable, str(Path(__file__).with_name("full_disk.py")), str(tmp_path), scenario]
-    ended = subprocess.run([*NAMESPACE, *program], capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    ended = subprocess.run([*NAMESPACE, *program], capture_output=True, text=True, timeout=120, env=environment)
     assert ended.returncode == 0, ended.stderr

@@ -160,6 +160,7 @@ def test_a_deleted_vm_is_still_a_filter(service: Service) -> None:
 def test_history_rejects_filters_that_can_never_match(service: Service) -> None:
     service.request_operation("restart", "web-0")
     assert "Did you mean 'web-0'?" in error(service, "history", "--vm", "wbe-0")
+    assert "Unknown VM 'web-*'" in error(service, "history", "--vm", "web-*")  # history takes no patterns
     assert "Did you mean 'web'?" in error(service, "history", "--group", "wbe")
     assert "Did you mean 'rack-1-a'?" in error(service, "history", "--host", "rak-1-a")
     assert "Did you mean 'admin'?" in error(service, "history", "--by", "admn")
@@ -176,7 +177,7 @@ def test_a_table_stops_at_a_thousand_rows_and_counts_the_rest() -> None:
         shown = run_command(service, "vm", "list")
         assert len(shown.stdout.splitlines()) == 2 + 1000
         assert shown.stderr == (
-            "forewarn: 3 more of 1,003 vms are not shown. Use a filter, or --limit 0 to show all.\n"
+            "forewarn: 3 more of 1,003 VMs are not shown. Use a filter, or --limit 0 to show all.\n"
         )
         assert len(run_command(service, "vm", "list", "--limit", "0").stdout.splitlines()) == 2 + 1003
         # Programs get all rows, unless they ask for fewer.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         ("vm lst", "No such command 'lst'. Did you mean 'list'?"),
         ("token rm ci", "No such command 'rm'. Did you mean 'revoke'?"),
         ("machine list", "Unknown command 'machine'. Did you mean 'vm'?"),
+        ("reboot web-0", "Unknown command 'reboot'. Did you mean 'vm restart'?"),
+        ("aprove --all", "Unknown command 'aprove'. Did you mean 'event approve'?"),
         ("vm list --grup web", "No such option '--grup'. Did you mean '--group'?"),
     ],
 )
@@ -31,6 +33,15 @@ def test_a_wrong_command_or_option_suggests_the_right_one(forewarn: Service, arg
 
 def test_a_command_that_is_near_nothing_gets_no_suggestion(forewarn: Service) -> None:
     assert run_command(forewarn, "vm", "xylophone").stderr.endswith("No such command 'xylophone'.\n")
+    assert run_command(forewarn, "xylophone").stderr.endswith("Unknown command 'xylophone'.\n")
+    assert run_command(forewarn, "history", "--actor", "me").stderr.endswith("No such option '--actor'.\n")
+
+
+def test_an_error_of_the_service_names_the_option(forewarn: Service) -> None:
+    for arguments in ("event list --type rebot", "event watch --type rebot"):
+        result = run_command(forewarn, *arguments.split())
+        assert result.stderr.startswith("forewarn: --type: 'rebot' is not one of Freeze, ")
+        assert result.stderr.endswith("Did you mean 'Reboot'?\n")
 
 
 def test_a_mistyped_variable_is_reported_once_by_every_command(forewarn: Service) -> None:

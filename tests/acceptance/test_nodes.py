@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
+import trustme
 
-from cluster import ADDRESSES, LONGEST_WAIT_SECONDS
+from cluster import ADDRESSES, FLEET, LONGEST_WAIT_SECONDS, Cluster
+from depth import amount
+from postgresql import PostgresServer
+from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
-    from cluster import Cluster, NodeProcess
+    from collections.abc import Iterator
+
+    from cluster import NodeProcess
     from forewarn.testing import ServiceProcess
-    from postgresql import PostgresServer
+
+
+@pytest.fixture
+def own_database(postgresql: PostgresServer, tmp_path: Path) -> Iterator[tuple[PostgresServer, Cluster]]:
+    """A database that the test can stop. `postgresql` skips the test if there is no PostgreSQL."""
+    server = PostgresServer().start()
+    cluster = Cluster(tmp_path, server, "forewarn")
+    yield server, cluster
+    cluster.close()
+    server.close()
 
 
 def enabled(node: NodeProcess) -> None:
@@ -30,7 +48,7 @@ def documents(node: NodeProcess) -> list[tuple[bytes, str]]:
 def test_a_change_through_any_node_is_seen_there_at_once_and_soon_on_all(cluster: Cluster) -> None:
     nodes = [cluster.add(), cluster.add(), cluster.add()]
     assert [node.role for node in nodes] == ["leader", "follower", "follower"]
-    for number, (node, vm) in enumerate(zip(nodes, ADDRESSES, strict=True), 1):
+    for number, (node, vm) in enumerate(zip(nodes, ("web-0", "web-1", "db-0"), strict=True), 1):
         assert node.poll(vm).status == 200
         operation = node.request_operation("restart", vm)
         assert operation["events"][0]["id"] == node.poll(vm).json()["Events"][-1]["EventId"].lower()
@@ -189,6 +207,35 @@ def test_a_node_with_other_settings_is_rejected(cluster: Cluster) -> None:
             cluster.add(*arguments)
 
 
+def test_a_second_service_in_the_same_schema_is_rejected(cluster: Cluster, postgresql: PostgresServer) -> None:
+    node = cluster.add()
+    with pytest.raises(RuntimeError, match=r"A node with the name node-0 is running at 127.0.0.1:"):
+        cluster.add("--name", "node-0")
+    node.kill()
+    node.up()
+    assert cluster.leader() is node, "a node that starts again after a kill keeps its name"
+    node.stop()
+    with pytest.raises(RuntimeError, match=r"belongs to a node of another service than the schema other_service"):
+        node.up("--database-schema", "other_service")
+    found = postgresql.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'other_service'")
+    assert found == [], "nothing was changed"
+    assert node.up().role == "leader"
+
+
+def test_a_node_says_which_files_it_does_not_use(cluster: Cluster, make_service: type[ServiceProcess]) -> None:
+    first = cluster.add()
+    assert "fleet_file_ignored" not in first.output
+    service = make_service()
+    service.stop()
+    second = cluster.add("--data", service.data)
+    (second.folder / "other.toml").write_text(FLEET.replace("web-1", "web-2"))
+    assert "own_database_ignored" in second.output
+    second.stop()
+    second.up("--fleet", str(second.folder / "other.toml"))
+    assert "fleet_file_ignored" in second.output
+    assert [vm["name"] for vm in second.list_all("/v1/vms")] == sorted(ADDRESSES)
+
+
 def test_settings_can_change_when_no_other_node_runs(cluster: Cluster) -> None:
     first = cluster.add()
     first.stop()
@@ -230,6 +277,10 @@ def test_each_node_has_its_own_admin_token_and_a_revoked_one_does_not_return(clu
     second.stop()
     second.up()
     assert second.control("GET", "/v1/fleet").status == 401
+    second.stop()
+    (Path(second.data) / "admin-token").write_text("fw_never_created")
+    second.up()
+    assert second.control("GET", "/v1/fleet").status == 200, "the service never had the token in the file"
 
 
 def test_a_service_without_a_shared_database_is_one_node(make_service: type[ServiceProcess]) -> None:
@@ -268,3 +319,111 @@ def test_a_node_that_is_too_far_behind_loads_the_state_again(
     assert documents(first) == documents(second)
     assert "state_reloaded" in second.output
     assert second.list_all("/v1/history") == first.list_all("/v1/history")
+
+
+def test_a_leader_that_other_nodes_cannot_reach_keeps_leading(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(second)
+    cluster.until_equal()
+    first.node_relay.cut()
+    event = first.request_operation("restart", "web-0")["events"][0]["id"]
+    cluster.until_equal()
+    assert second.poll("web-0").json()["Events"][0]["EventId"].lower() == event, "the journal is in the database"
+    key = {"Idempotency-Key": "once"}
+    body = {"cause": "restart", "vms": ["db-0"]}
+    lost = second.control("POST", "/v1/operations", body, headers=key)
+    assert (lost.status, "It is not known whether the change was made" in lost.json()["detail"]) == (503, True)
+    approval = second.approve_as("web-1", event)
+    assert (approval.status, approval.headers["retry-after"]) == (503, "2"), approval.body
+    assert first.role == "leader"
+    first.node_relay.mend()
+    again = second.control("POST", "/v1/operations", body, headers=key)
+    assert again.status == 201, again.body
+    assert second.approve_as("web-1", event).status == 200
+    kinds = [(row["kind"], row["group"]) for row in second.list_all("/v1/history")]
+    assert kinds.count(("scheduled", "db-0")) == kinds.count(("approved", "web")) == 1, "nothing happened twice"
+
+
+def test_a_leader_that_is_cut_off_from_everything_is_replaced(cluster: Cluster) -> None:
+    first, second, third = cluster.add(), cluster.add(), cluster.add()
+    enabled(first)
+    event = second.request_operation("restart", "web-0")["events"][0]["id"]
+    cluster.until_equal()
+    before = documents(first)
+    first.relay.cut()
+    first.node_relay.cut()
+    assert second.approve_as("web-1", event).status == 200, "the node has sent it again, to the new leader"
+    assert cluster.leader([second, third]) in (second, third)
+    assert documents(first) == before
+    first.relay.mend()
+    first.node_relay.mend()
+    cluster.until_equal()
+    assert first.role == "follower"
+    assert documents(first) == documents(second) == documents(third) != before
+
+
+def test_a_database_that_crashes_and_comes_back(own_database: tuple[PostgresServer, Cluster]) -> None:
+    server, cluster = own_database
+    first, second = cluster.add(), cluster.add()
+    enabled(second)
+    event = second.request_operation("restart", "web-0")["events"][0]["id"]
+    cluster.until_equal()
+    before = documents(first)
+    server.stop(signal.SIGQUIT)
+    answer = second.control("POST", "/v1/operations", {"cause": "restart", "vms": ["db-0"]})
+    assert answer.status == 503, answer.body
+    away = monotonic() + amount(60)
+    while monotonic() < away:
+        assert documents(first) == documents(second) == before, "reads need nobody"
+    server.start()
+    assert second.request_operation("restart", "db-0")["events"]
+    assert first.approve_as("web-0", event).status == 200
+    cluster.until_equal()
+    assert documents(first) == documents(second)
+    assert first.list_all("/v1/history") == second.list_all("/v1/history")
+
+
+def test_another_node_finishes_the_work_of_a_leader_that_was_killed(cluster: Cluster) -> None:
+    receiver = Receiver()
+    options = ("--speed", "600", "--webhook-private-networks", "127.0.0.1/32")
+    leader, other = cluster.add(*options), cluster.add(*options)
+    enabled(other)
+    assert other.control("POST", "/v1/webhooks", {"name": "all", "url": receiver.url()}).status == 201
+    eviction = other.request_operation("eviction", "batch-0")["id"]
+    rollout = other.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "notice": "30m"}).json()["id"]
+    leader.kill()
+    fleet = f'{FLEET}\n[[vm]]\nname = "new-0"\naddress = "127.0.0.9"\n'
+    assert other.control("PUT", "/v1/fleet", fleet.encode()).status == 200, "it waited for the new leader"
+    for _ in range(LONGEST_WAIT_SECONDS * 5):
+        found = [other.get_json(f"/v1/rollouts/{rollout}"), other.get_json(f"/v1/operations/{eviction}")]
+        if [each["status"] for each in found] == ["done", "done"]:
+            break
+        threading.Event().wait(0.2)
+    assert [each["status"] for each in found] == ["done", "done"]
+    rows = other.list_all("/v1/history")
+    started = [row["event"] for row in rows if row["kind"] == "started"]
+    assert len(started) == len(set(started)), "nothing happened twice"
+    added = next(row["sequence"] for row in rows if row["kind"] == "webhook-added")
+    receiver.wait_until_accepted({str(row["sequence"]) for row in rows if row["sequence"] > added})
+    receiver.close()
+
+
+def test_other_nodes_trust_a_renewed_certificate(cluster: Cluster, tmp_path: Path) -> None:
+    def issue() -> None:
+        trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "node.pem"))
+
+    issue()
+    options = ("--tls-certificate", str(tmp_path / "node.pem"))
+    first, second = cluster.add(*options), cluster.add(*options)
+    issue()
+    for node in (first, second):
+        assert node.process is not None
+        node.process.send_signal(signal.SIGHUP)
+        for _ in range(LONGEST_WAIT_SECONDS * 10):
+            if "certificate_reloaded" in node.output:
+                break
+            threading.Event().wait(0.1)
+    second.stop()
+    second.up(*options)
+    assert second.role == "follower"
+    assert second.request_operation("restart", "web-0")["id"]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tcp_ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -105,8 +107,7 @@ def test_one_port_for_two_listeners_is_a_clear_error(
     make_service: Callable[..., ServiceProcess], tmp_path: Path
 ) -> None:
     """Both can be bound while neither listens, so the service compares the addresses."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        free = found.getsockname()[1]
+    free = free_port()
     address = f"127.0.0.1:{free}"
     service = make_service()
     same = service.cli("up", "--metadata", address, "--control", address, "--data", ":memory:")
@@ -254,8 +255,7 @@ def test_a_start_with_the_fleet_file_applied_last_brings_back_nothing(
 
 
 def test_vms_with_addresses_of_their_own(make_service: Callable[..., ServiceProcess]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     fleet = FLEET + f'[[vm]]\nname = "three"\nlisten = "127.0.0.1:{port}"\n'
     service = make_service(fleet=fleet)
     address = ("127.0.0.1", port)

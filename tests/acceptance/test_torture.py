@@ -9,9 +9,9 @@ from depth import amount
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [11])
-def test_clients_of_failing_nodes_see_nothing_wrong(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert torture.run(amount(120), seed, 3, say=print) == [], capsys.readouterr().out
+@pytest.mark.parametrize(("seed", "nodes"), [(11, 3), pytest.param(12, 5, marks=pytest.mark.deep)])
+def test_clients_of_failing_nodes_see_nothing_wrong(seed: int, nodes: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert torture.run(amount(120), seed, nodes, say=print) == [], capsys.readouterr().out
 
 
 @pytest.mark.deep

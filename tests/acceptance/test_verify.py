@@ -45,6 +45,7 @@ def test_forewarn_passes_every_check(tmp_path: Path) -> None:
         env={
             **{name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")},
             "HOME": str(tmp_path),
+            "FOREWARN_RUNTIME_DIR": str(tmp_path / "run"),
             "XDG_DATA_HOME": str(tmp_path / "share"),
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
         },
@@ -54,7 +55,7 @@ def test_forewarn_passes_every_check(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"{len(CHECKS)} passed, 0 failed, 0 skipped." in run.stdout
+    assert f"{len(CHECKS)} passed, 0 failed, 0 skipped." in run.stdout, run.stdout
     assert "Traceback" not in run.stdout + run.stderr + (tmp_path / "service.log").read_text()
     suites = ET.fromstring(report.read_bytes())  # noqa: S314 - written by the program under test
     assert [case.get("name") for case in suites.iter("testcase") if len(case)] == []

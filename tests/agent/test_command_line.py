@@ -130,6 +130,14 @@ def test_nothing_in_an_error_is_an_order_to_the_terminal(capsys: pytest.CaptureF
     assert "\\x1b[2J" in error
 
 
+def test_a_mistyped_variable_is_reported() -> None:
+    """Without the warning, the agent would search for the endpoint."""
+    others = {"FOREWARN_DATA": "x", "FOREWARN_NAME": "x", "FOREWARN_EVENT_ID": "x", "FOREWARN_KITCHEN": "x"}
+    result = run_command("check", "agent.toml", FOREWARN_ENDPONT="http://127.0.0.1:9", **others)
+    warning = "forewarn: the variable FOREWARN_ENDPONT has no effect. Did you mean 'FOREWARN_ENDPOINT'?\n"
+    assert (result.returncode, result.stderr) == (0, warning)
+
+
 def test_check_explains_a_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREWARN_AGENT_CONFIG", "agent.toml")
     assert main(["check"]) == 0

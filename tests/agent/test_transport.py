@@ -20,6 +20,7 @@ from forewarn.agent import transport
 from forewarn.agent.address import EndpointAddress
 from forewarn.agent.transport import MAX_BODY_SIZE, EndpointConnection, EndpointResponse
 from forewarn.errors import EndpointError
+from tcp_ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -255,12 +256,6 @@ def test_a_proxy_is_never_used(
         monkeypatch.setenv(variable, proxy.url)
         assert ask(server).body == b"good"
         assert proxy.connections == 0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "x" * 70])

@@ -694,7 +694,7 @@ class Machine:
             assert all(step.state in (PREPARED, FAILED) for step in work.steps)
             assert work.rule.name == "redeploy" or not work.has_failed
             self.approved.append(work.id)
-            self.disk[work.id] = work._replace(approved_at=SENT)
+            self.disk[work.id] = work._replace(approved_at=to_text(self.now))
         elif isinstance(instruction, (UpdateWork, GiveUp)):
             self.disk[work.id] = instruction.work
         elif work.ending in (CAME_BACK, GAVE_UP):

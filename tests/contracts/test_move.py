@@ -11,8 +11,18 @@ from forewarn.assembly import move_database
 from forewarn.core.access import Role, StoredResponse, Token
 from forewarn.core.fleet import Fleet, difference
 from forewarn.core.state import Changes
-from forewarn.errors import DataInUse, SamePlace, ServiceRunning, TargetNotEmpty, UnreadableFile
+from forewarn.errors import (
+    DatabaseFailed,
+    DatabaseUnreachable,
+    DataInUse,
+    SamePlace,
+    ServiceRunning,
+    TargetNotEmpty,
+    UnreadableFile,
+)
 from forewarn.ports import HistoryFilter
+from forewarn.stores import move, postgresql_server
+from forewarn.stores.postgresql_server import PostgresqlServer
 from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -63,6 +73,28 @@ def test_texts_with_every_character_move(
     store.close()
     move_database(str(tmp_path / "old"), postgresql.url, schema)
     assert shared_store.open().load().fleet.vms == fleet.vms
+
+
+def test_a_node_does_not_start_while_data_is_moved(
+    shared_store: SharedStore, postgresql: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_server, "LOCK_SECONDS", 1)
+    server = PostgresqlServer(postgresql.url, schema)
+    with move.open_postgresql(postgresql.url, schema), pytest.raises(DatabaseUnreachable, match="moves the data"):
+        server.prepare()
+    server.prepare()
+
+
+def test_an_error_of_the_database_during_a_move_leaves_nothing(
+    shared_store: SharedStore, postgresql: PostgresServer, schema: str, tmp_path: Path
+) -> None:
+    filled(tmp_path / "old")
+    store = SqliteStore(tmp_path / "old")
+    store.commit(Changes(facts={"odd": "a\0b"}))
+    store.close()
+    with pytest.raises(DatabaseFailed, match="NUL"):
+        move_database(str(tmp_path / "old"), postgresql.url, schema)
+    assert shared_store.open().load().facts == {}
 
 
 def test_a_target_with_data_a_running_service_and_a_wrong_place_are_rejected(

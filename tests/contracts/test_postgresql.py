@@ -21,7 +21,7 @@ from forewarn.errors import (
     SchemaNewer,
     StoreFailed,
 )
-from forewarn.ports import HistoryFilter, ListFilter
+from forewarn.ports import HistoryFilter, ListFilter, NodeRow
 from forewarn.stores import change_set, postgresql_server
 from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
 from forewarn.stores.postgresql_server import WRITER, PostgresqlServer, glob_to_regex
@@ -162,6 +162,20 @@ def test_a_lost_connection_is_opened_again_and_the_commit_is_made_once(
     assert two.membership.lease().epoch == 3, "a lost transaction can no longer commit"
 
 
+def test_a_read_after_a_restart_of_the_database_uses_a_new_connection(
+    nodes: list[Node], postgresql: PostgresServer
+) -> None:
+    one, _ = nodes
+    reader = one.store.reader()
+    for _ in range(2):
+        assert reader.history(HistoryFilter()) == []
+        ended = postgresql.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'forewarn reader one'"
+        )
+        assert ended == [(True,)]
+    assert reader.oldest() == 1
+
+
 def test_a_commit_without_the_database_has_no_effect(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = nodes
     one.lead()
@@ -187,13 +201,45 @@ def test_a_leader_that_was_stopped_in_a_transaction_does_not_block_the_next_one(
         stopped.execute("COMMIT")
 
 
+def test_a_connection_of_a_node_that_hangs_does_not_block_the_next_lease_of_the_same_node(
+    nodes: list[Node], server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off in a transaction, and the server does not notice that for hours."""
+    monkeypatch.setattr(postgresql_server, "SILENCE_SECONDS", 1.0)
+    one, _ = nodes
+    hanging = server.connect(f"{WRITER}one")
+    one.lead()
+    hanging.execute("BEGIN")
+    hanging.execute("UPDATE lease SET expires_at = '-infinity'")
+    hanging.execute("COMMIT")
+    hanging.execute("BEGIN")
+    hanging.execute("SELECT check_epoch(1)")
+    assert one.lead() == 2
+    hanging.close()
+
+
 def test_nodes_report_and_settings_are_shared(nodes: list[Node]) -> None:
     one, two = nodes
-    assert one.membership.shared_settings() == {}
-    one.membership.save_shared_settings({"speed": "1", "fabric": "manual"})
-    assert two.membership.shared_settings() == {"speed": "1", "fabric": "manual"}
-    two.membership.save_shared_settings({"speed": "2"})
-    assert one.membership.shared_settings() == {"speed": "2"}
+    settings = {"speed": "1", "fabric": "manual"}
+    first, second = (NodeRow(name, name, "", "", "", "", "", 0) for name in ("one", "two"))
+    assert one.membership.join(first, settings, 60) == settings
+    assert two.membership.join(second, {"speed": "2"}, 60) == settings
+    assert [node.name for node in one.membership.nodes()] == ["one"], "the other one does not start"
+    assert two.membership.join(second, {"speed": "1", "new": "x"}, 60) == settings
+    one.membership.remove_node("two")
+    assert one.membership.join(first, {"speed": "2"}, 60) == {"speed": "2"}, "no other node runs"
+
+
+def test_of_two_nodes_that_start_at_the_same_time_one_decides_the_settings(nodes: list[Node]) -> None:
+    def join(number: int) -> dict[str, str]:
+        name = f"node-{number}"
+        membership = nodes[number].membership
+        return membership.join(NodeRow(name, name, "", "", "", "", "", 0), {"speed": name}, 60)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(join, range(2))
+    assert first == second
+    assert len(nodes[0].membership.nodes()) == 1
 
 
 @pytest.mark.parametrize(
@@ -233,6 +279,22 @@ def test_a_server_that_does_not_respond_is_named_without_the_password() -> None:
         PostgresqlServer("postgresql://me:secret@127.0.0.1:1/x", "forewarn").prepare()
     assert "127.0.0.1:1/x" in str(raised.value)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql//me:s3cret@h/d",
+        "me:s3cret@h/d",
+        "host=h password=s3 s3cret",
+        "postgresql://me:s3cret%x@h/d",
+        "postgresql://me:s3/s3cret@h/d",
+    ],
+)
+def test_a_wrong_url_is_reported_without_the_password(url: str) -> None:
+    with pytest.raises(BadDatabaseUrl) as raised:
+        PostgresqlServer(url, "forewarn")
+    assert "s3cret" not in str(raised.value)
 
 
 def test_an_unknown_database_is_named(postgresql: PostgresServer) -> None:

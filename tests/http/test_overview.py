@@ -150,6 +150,18 @@ def test_events_come_with_their_operation_the_soonest_first(service: Service) ->
     assert shown["alone"].items() >= rows[late.id.lower()].items()
 
 
+def test_a_started_event_says_what_its_end_waits_for(service: Service, tenant: str) -> None:
+    event = service.request_operation("restart", "web-0")[0]
+    event.approve()
+    service.advance("1m")  # the work is done
+    explained = service.control("GET", f"/v1/events/{event.id}/explain").json()["waits"]
+    for token in (service.token, tenant):
+        (shown,) = service.control("GET", "/v1/overview", token=token).json()["events"]
+        assert shown["status"] == "started"
+        assert [wait["kind"] for wait in shown["waits"]] == ["settling"]
+        assert shown["waits"] == [wait for wait in explained if not wait["done"]]
+
+
 def test_ended_events_stay_for_half_an_hour(service: Service) -> None:
     first = service.request_operation("restart", "web-0")[0]
     service.advance("30m")

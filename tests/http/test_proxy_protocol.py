@@ -16,8 +16,8 @@ import pytest
 from forewarn.metadata.proxy_protocol import SIGNATURE, BadProxyHeader, parse
 from forewarn.testing import ServiceProcess
 from golden.exchange import POLL
-from postgresql import free_port
 from programs import need
+from tcp_ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

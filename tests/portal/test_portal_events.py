@@ -58,6 +58,7 @@ def test_a_restart_from_the_click_to_its_completion(forewarn: Service, user: Por
     user.sees("It is 2")
     user.follow("Now")
     user.sees("started", "table")
+    user.sees("Settle time, until", "table")
     user.follow("Clock")
     user.press("Advance by 15m")
     user.sees("It is 2")
@@ -122,6 +123,40 @@ def test_approve_postpone_and_cancel(forewarn: Service, user: PortalUser) -> Non
 
 
 @pytest.mark.forewarn(fleet=FLEET)
+def test_the_timeline_shows_what_comes_next(forewarn: Service, user: PortalUser) -> None:
+    """An event in a week does not make the events of the next hour too small to see."""
+    forewarn.request_operation("degraded-hardware", host="rack-1-a")
+    user.sees("Freeze", "table")
+    assert user.button("8 days").get_attribute("aria-pressed") == "true"
+    forewarn.vm("web-1").restart()
+    user.sees("Reboot", "table")
+    assert user.button("1 hour").get_attribute("aria-pressed") == "true"
+    user.sees("in 7d 0h →", "fw-timeline")
+    user.press("1 day")
+    assert user.button("1 day").get_attribute("aria-pressed") == "true"
+
+
+MANY = """
+[[group]]
+name = "many"
+kind = "scale-set"
+
+[[vm]]
+group = "many"
+count = 20
+"""
+
+
+@pytest.mark.forewarn(fleet=MANY)
+def test_the_timeline_stays_small_with_many_events(forewarn: Service, user: PortalUser) -> None:
+    for number in range(20):
+        forewarn.vm(f"many_{number}").restart()
+    user.sees("14 more events are not shown.", "fw-timeline")
+    assert user.page.locator("fw-timeline a").count() == 6
+    assert user.page.locator("tr.event").count() == 20
+
+
+@pytest.mark.forewarn(fleet=FLEET)
 def test_the_document_by_api_version(forewarn: Service, user: PortalUser) -> None:
     forewarn.vm("web-0").restart()
     user.open("vms/web-1")
@@ -139,7 +174,7 @@ def test_a_request_that_the_service_rejects(forewarn: Service, user: PortalUser)
     user.open("vms/web-0")
     user.sees("web-0 already has a pending restart")
     assert user.button("Request restart").is_disabled()
-    user.page.get_by_label("What").select_option("redeploy")
+    user.page.get_by_label("Operation", exact=True).select_option("redeploy")
     user.page.get_by_label("Notice").fill("1s")
     user.sees("Use a longer one")
     assert user.button("Request redeploy").is_disabled()
@@ -156,6 +191,8 @@ def test_polls_of_a_vm(forewarn: Service, user: PortalUser) -> None:
 @pytest.mark.forewarn(fleet=FLEET)
 def test_a_rollout_from_its_plan_to_its_end(forewarn: Service, user: PortalUser) -> None:
     user.follow("Rollouts")
+    user.sees("Enter hosts to see the plan.")
+    assert user.button("Start the rollout").is_disabled()
     user.page.get_by_label("Hosts", exact=True).fill("rack-*")
     user.sees("Expected end")
     user.press("Start the rollout")
@@ -173,10 +210,63 @@ def test_a_rollout_from_its_plan_to_its_end(forewarn: Service, user: PortalUser)
     assert user.page.get_by_role("button", name="Cancel").count() == 0
 
 
+TWO_HOSTS = """
+[[group]]
+name = "web"
+kind = "availability-set"
+
+[[host]]
+name = "rack-1-a"
+
+[[host]]
+name = "rack-1-b"
+
+[[vm]]
+name = "web-0"
+group = "web"
+host = "rack-1-a"
+
+[[vm]]
+name = "web-1"
+group = "web"
+host = "rack-1-b"
+"""
+
+
+@pytest.mark.forewarn(fleet=TWO_HOSTS)
+def test_a_rollout_is_cancelled(forewarn: Service, user: PortalUser) -> None:
+    rollout = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-*"]}).json()["id"]
+    user.open(f"rollouts/{rollout}")
+    user.sees("Work in progress: operation")
+    user.sees("Freeze of web", "table[aria-label='Hosts in progress']")
+    # The first wave is in progress, so the rest begins with the second one.
+    assert user.page.locator("table[aria-label=Waves] tbody td").first.inner_text() == "2"
+    user.press("Cancel")
+    confirm = user.page.get_by_role("dialog").get_by_role("button", name="Cancel the rollout")
+    confirm.wait_for()
+    forewarn.control("POST", f"/v1/rollouts/{rollout}/cancel", {})
+    user.sees("cancelled", "dl")
+    confirm.click()
+    user.page.locator(".notice.problem").wait_for()
+    assert "Cancelled the rollout." not in user.text
+
+
+@pytest.mark.forewarn(fleet=FLEET)
+def test_work_on_a_host_is_cancelled(forewarn: Service, user: PortalUser) -> None:
+    forewarn.request_operation("host-update", host="rack-1-a")
+    user.open("hosts/rack-1-a")
+    user.sees("0 of 2", "table[aria-label=Operations]")
+    user.press("Cancel host-update")
+    user.page.get_by_role("dialog").get_by_role("button", name="Cancel the operation").click()
+    user.sees("Cancelled host-update of rack-1-a.")
+    user.page.locator("table[aria-label=Operations]").wait_for(state="detached")
+    assert forewarn.events == []
+
+
 @pytest.mark.forewarn(fleet=FLEET)
 def test_a_failed_host_is_visible_and_returns(forewarn: Service, user: PortalUser) -> None:
     user.open("hosts/rack-1-a")
-    user.page.get_by_label("What").select_option("degraded-hardware")
+    user.page.get_by_label("Operation", exact=True).select_option("degraded-hardware")
     user.sees("What would happen")
     user.press("Request degraded-hardware")
     user.heading("Freeze of")

@@ -25,6 +25,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 EXAMPLES = DEPLOY.parent / "examples" / "agent"
 MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "agent.yaml").read_text()))
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+NODE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose-node.yaml").read_text())
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
 
 
@@ -116,7 +117,11 @@ def test_the_compose_file_agrees_with_the_image() -> None:
     assert data is not None
     assert f"FOREWARN_DATA={data[1]}\n" in CONTAINERFILE
     assert service["volumes"][0].partition(":")[::2] == (*COMPOSE["volumes"], data[1])
-    assert {name.removeprefix("FOREWARN_").lower() for name in service["environment"]} <= SETTINGS.keys()
+    node = NODE["services"]["forewarn"]
+    names = {*service["environment"], *node["environment"]} - {"PGPASSFILE"}
+    assert {name.removeprefix("FOREWARN_").lower() for name in names} <= SETTINGS.keys()
+    assert node["volumes"][0].split(":")[-2:] == [node["environment"]["PGPASSFILE"], "ro"]
+    assert ".[postgresql]" in CONTAINERFILE
     for name in ("metadata", "control"):
         assert (
             service["environment"][f"FOREWARN_{name.upper()}"]

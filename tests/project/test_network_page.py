@@ -48,10 +48,15 @@ def polls(folder: Path, heading: str, *who: tuple[str, str], **plan: Any) -> lis
         **plan,
     }
     source = ROOT / "src"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT / "tests")]), "HOME": str(folder)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(source), str(ROOT / "tests")]),
+        "HOME": str(folder),
+        "FOREWARN_RUNTIME_DIR": str(folder / "run"),
+    }
     result = subprocess.run(
         [*SEALED, sys.executable, str(LAB), json.dumps(whole), str(folder)],
-        env={name: value for name, value in environment.items() if not name.startswith("FOREWARN_")},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         timeout=120,

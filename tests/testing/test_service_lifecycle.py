@@ -252,7 +252,7 @@ def test_use_after_the_stop_raises_not_running(what: str) -> None:
         with pytest.raises(errors.NotRunning, match=r"The service is not running. Use it"):
             AFTER[what](service, vm, event)
         gc.collect()
-    assert f"{event!r} {vm!r}".startswith(f"<Event {event.id}: The service is not running.")
+    assert f"{event!r} {vm!r}".startswith(f"<Event {event.id.lower()}: The service is not running.")
 
 
 async def test_awaiting_after_the_stop_raises_not_running(recwarn: pytest.WarningsRecorder) -> None:
@@ -267,7 +267,7 @@ async def test_awaiting_after_the_stop_raises_not_running(recwarn: pytest.Warnin
 
 
 def test_an_unknown_event_has_a_repr(forewarn: Service) -> None:
-    assert repr(forewarn.event("nosuch")) == "<Event NOSUCH: Unknown event 'NOSUCH'.>"
+    assert repr(forewarn.event("nosuch")) == "<Event nosuch: Unknown event 'nosuch'.>"
 
 
 # --- By a marker ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.events import Event
     from forewarn.core.operations import Operation
+    from forewarn.ports import Store
 
 # Far from today, so that a wrong use of the real clock is noticed.
 START = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -43,10 +44,13 @@ FLEET = Fleet(
 )
 
 
-def make_engine(folder: Path | None = None, *, limits: OperatorLimits | None = None) -> tuple[Engine, SimulatedFabric]:
+def make_engine(
+    folder: Path | None = None, *, limits: OperatorLimits | None = None, store: Store | None = None
+) -> tuple[Engine, SimulatedFabric]:
+    """Make an engine with this store; without one, with SQLite in this folder or in memory."""
     clock = VirtualClock(START)
     fabric = SimulatedFabric(clock)
-    return Engine(clock, SqliteStore(folder), fabric, limits or OperatorLimits(makes_hosts=True)), fabric
+    return Engine(clock, store or SqliteStore(folder), fabric, limits or OperatorLimits(makes_hosts=True)), fabric
 
 
 @asynccontextmanager

@@ -75,6 +75,11 @@ def test_a_relayed_error_can_be_copied() -> None:
         ("wbe-0", ["db-0", "web-0"], "web-0"),
         ("postgres", ["restart", "web-0"], ""),
         ("kitchen", ["cancel", "approve"], ""),
+        ("reboot", ["webhook", "vm"], ""),
+        ("--actor", ["--last", "--limit"], ""),
+        ("--event", ["--server", "--since"], ""),
+        ("--vm", ["--server", "--service"], ""),
+        ("server", ["service", "vm"], "service"),
     ],
 )
 def test_the_nearest_name_knows_typos_and_synonyms(word: str, known: list[str], hint: str) -> None:

@@ -181,6 +181,22 @@ async def test_a_woken_reader_does_not_advance_before_it_has_read() -> None:
             assert reader._position == before
 
 
+async def test_a_waiting_reader_looks_at_rows_that_were_not_announced() -> None:
+    """A node that was too far behind announces only the newest rows after it has loaded the state."""
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
+        engine._commit_subscribers.remove(feed._on_commit)
+        async with waiting(reader) as task:
+            await happen(engine, vm="db-0")
+            missed = engine.records.newest
+            engine._commit_subscribers.append(feed._on_commit)
+            await happen(engine, vm="web-0")
+            part = await task
+            assert part is not None
+            assert f"id: {missed}\n".encode() in part
+
+
 async def test_a_waiting_reader_is_checked_again_when_tokens_change() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)

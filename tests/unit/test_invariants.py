@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from forewarn.core.events import Event
     from forewarn.engine.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
+    from postgresql import SharedStore
 
 pytestmark = pytest.mark.timeout(600)  # the deep profile takes minutes on a busy machine
 
 
 # The runs and steps that the project promises for every change.
-RUNS, STEPS = 1000, 50
+RUNS, POSTGRESQL_RUNS, STEPS = 1000, 100, 50
 
 NEWEST = KNOWN_VERSIONS["2024-07-09"]
 FLEET = Fleet(
@@ -115,9 +116,16 @@ class InvariantsMachine(RuleBasedStateMachine):
     def now(self) -> datetime:
         return self.engine.clock.now()
 
+    def next_engine(self) -> tuple[Engine, SimulatedFabric]:
+        """Make the engine of the next life: it has only what the one before it has on disk now."""
+        folder = self.root / str(self.lives)
+        if self.lives:
+            shutil.copytree(self.root / str(self.lives - 1), folder)
+        return make_engine(folder)
+
     @initialize()
     def begin(self) -> None:
-        self.engine, self.fabric = make_engine(self.root / "0")
+        self.engine, self.fabric = self.next_engine()
         self.do(self.engine.start())
         self.do(self.engine.apply_fleet(FLEET, by="test"))
 
@@ -301,12 +309,11 @@ class InvariantsMachine(RuleBasedStateMachine):
 
     @rule()
     def service_is_killed(self) -> None:
-        """Crash: the next engine has only what is on disk now."""
+        """Crash. What the old engine writes while it stops is not in the next one."""
         self.lives += 1
-        folder = self.root / str(self.lives)
-        shutil.copytree(self.root / str(self.lives - 1), folder)
+        following = self.next_engine()
         self.do(self.engine.stop())
-        self.engine, self.fabric = make_engine(folder)
+        self.engine, self.fabric = following
         self.do(self.engine.start())
         self.check_what_is_over()
 
@@ -399,6 +406,31 @@ class InvariantsMachine(RuleBasedStateMachine):
 class NeverAgainMachine(InvariantsMachine):
     """The other half of the runs, so that two workers can share them."""
 
+
+class PostgresqlMachine(InvariantsMachine):
+    """The same with PostgreSQL. A crash is a node that takes over while the old one still runs."""
+
+    shared: SharedStore
+
+    def next_engine(self) -> tuple[Engine, SimulatedFabric]:
+        if not self.lives:
+            self.shared.release()
+            self.shared.clear()
+        return make_engine(store=self.shared.take_over(f"node-{self.lives}"))
+
+
+@pytest.fixture
+def postgresql_machine(shared_store: SharedStore) -> None:
+    PostgresqlMachine.shared = shared_store
+
+
+TestNeverOnPostgresql = pytest.mark.usefixtures("postgresql_machine")(PostgresqlMachine.TestCase)
+TestNeverOnPostgresql.settings = settings(
+    max_examples=amount(POSTGRESQL_RUNS),
+    stateful_step_count=STEPS,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
 
 TestNever, TestNeverAgain = InvariantsMachine.TestCase, NeverAgainMachine.TestCase
 TestNever.settings = TestNeverAgain.settings = settings(

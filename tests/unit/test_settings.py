@@ -351,6 +351,13 @@ def test_the_old_options_of_verify_are_known() -> None:
         ("postgresql://db/forewarn?user=me&password=s3cret&sslmode=require", None),
         ("host=db user=me password=s3cret", None),
         ("host=db password='s3cret with blanks' user=me", None),
+        ("host=db password = s3cret user=me", "host=db password = *** user=me"),
+        ("host=db password='a\\' s3cret' user=me", "host=db password=*** user=me"),
+        ("host=db password=a\\ s3cret user=me", "host=db password=*** user=me"),
+        ("host=db passfile=/etc/pgpass user=me", "host=db passfile=/etc/pgpass user=me"),
+        ("host=db password=a s3cret user = me", "host=db password=*** user = me"),
+        ("postgresql//me:s3cret@db/forewarn", None),
+        ("postgresql://db/forewarn?pasword=s3cret", None),
     ],
 )
 def test_the_password_of_a_database_is_never_shown(database: str, shown: str | None) -> None:

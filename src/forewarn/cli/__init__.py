@@ -75,6 +75,14 @@ PROGRAM = "forewarn"
 _UNKNOWN_COMMAND = re.compile(r"No such command '([^']*)'")  # click has no attribute for the name
 
 
+def _hint_with_noun(verb: str) -> str:
+    """Return a suggestion for a command without its noun: 'vm restart' for `forewarn reboot`."""
+    for noun in ("vm", "event", "operation", "host"):
+        if hint := nearest(verb, import_module(f"forewarn.cli.{noun}").command.commands, prefix=f"{noun} "):
+            return hint
+    return ""
+
+
 class Nouns(click.Group):
     """Imports a command when it is used, so that `forewarn vm list` does not load a web server."""
 
@@ -85,7 +93,7 @@ class Nouns(click.Group):
         if cmd_name not in NOUNS:
             if ctx.resilient_parsing:
                 return None  # a shell asks for completions of a line that is wrong
-            hint = nearest(cmd_name, NOUNS)
+            hint = nearest(cmd_name, NOUNS) or _hint_with_noun(cmd_name)
             ctx.fail(f"Unknown command {cmd_name!r}.{hint}")
         command = import_module(f"forewarn.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101

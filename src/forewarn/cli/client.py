@@ -20,9 +20,12 @@ from forewarn.errors import (
     EXIT_CODES,
     BadFile,
     BadOption,
+    NoService,
     NoToken,
     ServiceNotProven,
     ServiceUnreachable,
+    Unavailable,
+    UnknownService,
     UnreadableFile,
 )
 from forewarn.system.http_client import Origin, opened, origin_of
@@ -40,6 +43,9 @@ MAX_PROOF_BYTES = 1000
 MAX_PAGE_SIZE = 1000
 MAX_RESPONSE_BYTES = 256 * 1_048_576
 """More than any response of Forewarn."""
+
+LOST = (Unavailable, NoService, UnknownService)
+"""Errors after which a command that waits looks for the service again: it may be restarting."""
 
 _FAMILIES = {kind.__name__: kind for kind in EXIT_CODES}
 
@@ -321,6 +327,6 @@ def _option_for(member: str) -> str | None:
     """Return the option or argument of the running command that sets a member of the request."""
     context = click.get_current_context(silent=True)
     for parameter in context.command.params if context else ():
-        if parameter.name == member.replace("-", "_"):
+        if parameter.name == member.replace("-", "_") or f"--{member.replace('_', '-')}" in parameter.opts:
             return parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
     return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forewarn.cli.client import LOST
 from forewarn.cli.history import row_of
 from forewarn.cli.listing import filter_option, list_command, print_list
 from forewarn.cli.output import (
@@ -25,7 +26,6 @@ from forewarn.cli.output import (
 from forewarn.cli.requests import asks, change_command, confirm, yes_option
 from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_seconds
-from forewarn.errors import NoService, Unavailable
 from forewarn.system.printable import printable_json
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ class FeedClient:
             try:
                 yield from self._rows_of_connection()
                 problem = "the connection was closed"
-            except (Unavailable, NoService) as error:
+            except LOST as error:
                 if not self._connected:
                     raise
                 problem = str(error)

@@ -68,7 +68,7 @@ def print_list(
         print_table(columns, rows, empty)
     if total is not None:
         click.echo(
-            f"forewarn: {total - len(found):,} more of {total:,} {name} are not shown. "
+            f"forewarn: {total - len(found):,} more of {total:,} {name.replace('vms', 'VMs')} are not shown. "
             "Use a filter, or --limit 0 to show all.",
             err=True,
         )

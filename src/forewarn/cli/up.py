@@ -218,10 +218,21 @@ class ForegroundService:
                 else:
                     self._applied = [f"Applied {source}:", *difference_lines(msgspec.structs.asdict(change)), ""]
                     return
+        elif source and self._engine.fleet.vms:
+            self._warn_of_other_fleet(read_fleet_file(source))
         elif not self._engine.fleet.vms and not has_fleet:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
+
+    def _warn_of_other_fleet(self, text: str) -> None:
+        if not is_last_applied(self._engine, text):
+            _log.warning(
+                "fleet_file_ignored",
+                "The database has another fleet than the file, and this node uses it. To apply the file: forewarn "
+                "fleet apply FILE",
+                path=full_path(self._values["fleet"]),
+            )
 
     async def reload(self) -> None:
         """Apply the fleet file if it has changed, and load the certificate. If one is invalid, keep the current one."""
@@ -241,6 +252,9 @@ class ForegroundService:
         text = await asyncio.to_thread(read_fleet_file, source)
         if is_last_applied(self._engine, text):
             _log.info("fleet_unchanged", "The fleet file was already applied.", path=source)
+            return
+        if self._all.node is not None:
+            self._warn_of_other_fleet(text)
             return
         change = await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, force=False)
         changes = {name: names(found) for name, found in msgspec.structs.asdict(change).items() if found}

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from forewarn.cli.client import LOST
 from forewarn.cli.output import names
 from forewarn.cli.tables import LiveLines, can_update_lines, grid_lines
 from forewarn.core.durations import backoff_seconds, format_duration, format_seconds, from_text
-from forewarn.errors import Conflict, NoService, Unavailable, UnknownService
+from forewarn.errors import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +27,6 @@ POLL_SECONDS = 0.5
 MAX_RETRY_SECONDS = 5.0
 RECONNECT_SECONDS = 300.0
 """How long the retries go on while the service does not respond."""
-_LOST = (Unavailable, NoService, UnknownService)
-"""Errors while a service restarts."""
 _ENDED = ("done", "failed", "cancelled", "stopped")
 _NEVER = Event()
 
@@ -104,7 +103,7 @@ def _poll_with_retries(client: ControlClient, poll: Callable[[], Progress]) -> P
     while True:
         try:
             return poll()
-        except _LOST as error:
+        except LOST as error:
             if waited >= RECONNECT_SECONDS:
                 raise
             if not failures:
@@ -128,7 +127,7 @@ def _watch(poll: Callable[[], Progress], *, quiet: bool, command: str) -> None:
     except KeyboardInterrupt:
         click.echo(f"Stopped waiting; the work continues. See: {command}", err=True)
         sys.exit(130)
-    except _LOST:
+    except LOST:
         limit = format_seconds(RECONNECT_SECONDS)
         click.echo(f"Stopped waiting after {limit} without the service. When it runs again, see: {command}", err=True)
         raise

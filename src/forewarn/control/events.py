@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec.structs import asdict
 
 from forewarn.control.explanations import ExplanationShape, explanation
-from forewarn.control.filters import NameCheck, one_of
+from forewarn.control.filters import NameCheck, is_pattern, one_of
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.input import TIME_FORMAT, read_body, read_duration, read_time
 from forewarn.control.paging import All, Counting, Paging, page, prefix_hint, rows_page, single_match
@@ -184,7 +184,8 @@ class EventControl:
         found, last_key = await rows_page(request, records.events, filters)
         if not found:
             check = NameCheck(self._engine, token)
-            await check.vm(query.vm)
+            if not is_pattern(query.vm):
+                await check.vm(query.vm)
             await check.groups((query.group,) if query.group and not own else ())
             await check.host(query.host)
         total = await records.count_events(filters) if query.count else None

@@ -77,7 +77,7 @@ class NameCheck:
     async def vm(self, name: str) -> None:
         fleet = self._engine.fleet
         known = fleet.members(self._own) if self._own else fleet.vms
-        if name and not is_pattern(name) and name not in known and not await self._in_history(HistoryFilter(vm=name)):
+        if name and name not in known and not await self._in_history(HistoryFilter(vm=name)):
             raise UnknownVM(name=name, hint=nearest(name, known))
 
     async def groups(self, names: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from forewarn.control.auth import OPEN_PATHS, SIGN_IN, ApiUser
-from forewarn.control.input import MAX_FLEET_BYTES
+from forewarn.control.input import MAX_BODY_BYTES, MAX_FLEET_BYTES
 from forewarn.control.problems import problem, retry_headers, unauthorized
 from forewarn.errors import ForewarnError, UnknownToken
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LEADER_PATHS = ("/v1/runs",)
 """Paths of resources that only the leader has in memory. It also answers their GET requests."""
+FLEET_PATH = "/v1/fleet"
 KIND = "control"
 
 
@@ -35,7 +36,8 @@ class LeaderRequests:
         if self._forwarder.is_certain or not _needs_leader(scope, token):
             await self._app(scope, receive, send)
             return
-        body = await _read(receive)
+        # Everyone can send a request to sign in, so only a fleet may be large.
+        body = await _read(receive, MAX_FLEET_BYTES if scope["path"] == FLEET_PATH else MAX_BODY_BYTES)
         if body is None:  # the client has disconnected
             return
         payload = {
@@ -104,10 +106,10 @@ def _needs_leader(scope: Scope, token: Token | None) -> bool:
     return scope["method"] not in ("GET", "HEAD", "OPTIONS") or scope["path"].startswith(LEADER_PATHS)
 
 
-async def _read(receive: Receive) -> bytes | None:
+async def _read(receive: Receive, limit: int) -> bytes | None:
     """Return the body; None if the client has disconnected. Of a body that is too large, return too much of it."""
     body = bytearray()
-    while len(body) <= MAX_FLEET_BYTES:
+    while len(body) <= limit:
         message = await receive()
         if message["type"] != "http.request":
             return None

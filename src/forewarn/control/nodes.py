@@ -9,7 +9,7 @@ from forewarn.control.auth import hash_of, new_secret
 from forewarn.control.input import read_body
 from forewarn.control.routing import Route
 from forewarn.control.schema import Count, NoMembers, Shape, Time, choice, help_text, json_response
-from forewarn.core.access import Role, Token, create_token
+from forewarn.core.access import Role, Token, create_token, revocation
 from forewarn.core.history import ENGINE
 from forewarn.errors import ForewarnError, OnlyNode, UnknownResource, nearest
 from forewarn.system.logs import get_logger
@@ -207,13 +207,16 @@ async def ensure_node_token(
 
     A token that was revoked is not created again. Who can read the database's password controls the service anyway.
     """
-    known = {token.name: token for token in engine.draft().all_tokens()}
-    name = f"admin-{node}"
-    if any(token.hash == hash_of(stored) for token in known.values()) or (stored and name not in known):
+    hash_ = hash_of(stored)
+    if any(token.hash == hash_ for token in engine.draft().all_tokens()) or revocation(engine.facts, hash_) is not None:
         return
     secret = new_secret()
     try:
         store(secret)  # first: see auth.ensure_admin_token
-        await forwarder.request(TOKEN, (name, hash_of(secret)), repeatable=True)
+        await forwarder.request(TOKEN, (f"admin-{node}", hash_of(secret)), repeatable=True)
     except ForewarnError as error:
-        _log.error("node_token_not_written", "Cannot create the admin token of this node.", error=str(error))
+        _log.error(
+            "node_token_not_written",
+            "Cannot create the admin token of this node. The next start tries again.",
+            error=str(error),
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from msgspec import UNSET, UnsetType
 
 from forewarn.control.explanations import ExplanationShape, explanation
-from forewarn.control.filters import NameCheck, one_of
+from forewarn.control.filters import NameCheck, is_pattern, one_of
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_interruption, read_time
@@ -348,7 +348,8 @@ class OperationControl:
         found, last_key = await rows_page(request, records.operations, filters)
         if not found:
             check = NameCheck(self._engine, caller(request))
-            await check.vm(query.vm)
+            if not is_pattern(query.vm):
+                await check.vm(query.vm)
             await check.groups((query.group,) if query.group else ())
             await check.host(query.host)
         total = await records.count_operations(filters) if query.count else None

@@ -17,9 +17,11 @@ from msgspec.structs import asdict
 
 from forewarn.control.clock import ClockShape, clock_shape
 from forewarn.control.entity_tags import tagged_response
+from forewarn.control.explanations import explanation
 from forewarn.control.rollouts import RolloutShape
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Count, Shape, choice, help_text, json_response
+from forewarn.core.events import EventStatus
 from forewarn.core.fleet import SPOT, GroupKind, HostState
 from forewarn.core.history import event_entry
 from forewarn.delivery.event_shapes import HistorySnapshotShape, snapshot_of
@@ -138,7 +140,7 @@ def _encode(fleet: Fleet, own: str) -> EncodedMap:
 
 
 class ActiveEventShape(HistorySnapshotShape):
-    """An active event, with its operation."""
+    """An active event, with its operation. `waits`: what its start waits for; once it has started, its end."""
 
     host: Annotated[str | None, help_text("The host of its operation. A tenant does not see it.")]
     requested_by: str
@@ -212,12 +214,31 @@ class OverviewControl:
         return OverviewShape(
             sequence=engine.records.newest,
             clock=clock_shape(engine, tenant=bool(own)),
-            events=[_active_event(draft, now, event, counts, own) for event in soonest],
+            events=[self._active_event(draft, now, event, counts, own) for event in soonest],
             total_events=len(events),
             ended_events=[],
             not_enabled=[scope for scope in scopes if (known := draft.delivery(scope)) is None or not known.enabled],
             rollouts=[RolloutShape.of(rollout, hosts=False) for rollout in draft.live_rollouts()] if not own else [],
             hosts_out_of_service=[MapHostShape.of(host) for host in out_of_service] if not own else [],
+        )
+
+    def _active_event(
+        self, draft: Draft, now: datetime, event: Event, counts: _OperationCounts, own: str
+    ) -> ActiveEventShape:
+        entry = event_entry(draft, now, "scheduled", "", event)
+        if own:
+            entry = as_tenants_see(entry)
+        snapshot, operation = snapshot_of(entry), draft.operation(event.operation)
+        assert snapshot is not None  # noqa: S101 - the entry is about an event
+        if operation is not None and event.status is EventStatus.STARTED:
+            snapshot.waits = [wait for wait in explanation(self._engine, operation, own).waits if not wait.done]
+        total, approved = counts.of(event.operation)
+        return ActiveEventShape(
+            **asdict(snapshot),
+            host=entry.host or None,
+            requested_by=operation.requested_by if operation is not None else "",
+            operation_events=total,
+            operation_approvals=approved,
         )
 
     async def _ended_events(self, own: str, sequence: int, since: datetime) -> list[HistorySnapshotShape]:
@@ -257,19 +278,3 @@ class _OperationCounts:
             approved = sum(event.approved_at is not None for event in seen)
             found = self._known[operation_id] = (len(seen), approved)
         return found
-
-
-def _active_event(draft: Draft, now: datetime, event: Event, counts: _OperationCounts, own: str) -> ActiveEventShape:
-    entry = event_entry(draft, now, "scheduled", "", event)
-    if own:
-        entry = as_tenants_see(entry)
-    snapshot, operation = snapshot_of(entry), draft.operation(event.operation)
-    assert snapshot is not None  # noqa: S101 - the entry is about an event
-    total, approved = counts.of(event.operation)
-    return ActiveEventShape(
-        **asdict(snapshot),
-        host=entry.host or None,
-        requested_by=operation.requested_by if operation is not None else "",
-        operation_events=total,
-        operation_approvals=approved,
-    )

@@ -23,6 +23,7 @@ from forewarn.system.sockets import start_listening
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from starlette.types import ASGIApp
 
@@ -45,6 +46,8 @@ class Certificate:
         self._loaded_versions = self._file_versions()
         self.context = self._current = self._load()
         self.context.sni_callback = self._select_context
+        self.on_reload: Callable[[], None] = lambda: None
+        """Called when another certificate was loaded."""
 
     async def watch(self) -> None:
         """Reload the files whenever they change."""
@@ -69,6 +72,7 @@ class Certificate:
         else:
             self._loaded_versions = versions
             _log.info("certificate_reloaded", "Loaded the certificate. New connections use it.", path=self.path)
+            self.on_reload()
 
     def pem(self) -> str:
         """Return the certificate without its key."""

@@ -371,7 +371,8 @@ class FeedSubscriber:
         """Wake the reader if it wants one of the new rows; otherwise only move its position."""
         if not self._waiting:
             return
-        if wake or any(map(self._wanted.matches, entries)):
+        is_next = entries[0].sequence <= self._position + 1  # otherwise there are rows in between, which it may want
+        if wake or not is_next or any(map(self._wanted.matches, entries)):
             self._waiting = False
             self._wake.set()
         else:

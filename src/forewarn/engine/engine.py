@@ -74,6 +74,7 @@ class Engine:
         self.clock = clock
         self.limits = limits
         self._fabric = fabric
+        self._store = store
         self._writer = Writer(clock, store, self._publish, self._update_executor)
         self._timers = Timers()
         self.last_seen = LastSeen(clock, self._writer, self._timers, limits)
@@ -106,23 +107,31 @@ class Engine:
     async def load(self) -> None:
         """Load the stored state, and publish it: the service answers from it, and changes nothing."""
         before = self._writer.state
-        state = await self._writer.load()
+        # First everything is read, because the database can be lost in between. Then everything is replaced.
+        saved = await self.run_in_store_thread(self._store.load)
         if isinstance(self.clock, VirtualClock):
-            self._scheduler.resume()
-        await self._writer.load_ended_events(self.clock.now() - approvals.ENDED_EVENT_RETENTION)
+            self._scheduler.resume(saved.facts)
+        since = self.clock.now() - approvals.ENDED_EVENT_RETENTION
+        ended = await self.run_in_store_thread(self._store.events_ended_since, since)
+        missed = Changes()
+        if before.sequence:  # it was too far behind: what its subscribers have missed
+            newest = HistoryFilter(after=before.sequence, before=saved.sequence + 1, newest=True, limit=MAX_MISSED_ROWS)
+            missed.history = (await self.run_in_store_thread(self._store.history, newest))[::-1]
+        state = self._writer.use(saved, ended)
+        missed.tokens = dict(state.tokens)
         scopes = frozenset((*before.deliveries, *state.deliveries))
         for subscriber in self._subscribers:
             subscriber(Published(scopes, fleet=True))
-        if before.sequence:  # it was too far behind: what its subscribers have missed
-            newest = HistoryFilter(after=before.sequence, newest=True, limit=MAX_MISSED_ROWS)
-            missed = Changes(tokens=dict(state.tokens), history=(await self.records.history(newest))[::-1])
-            for commit_subscriber in self._commit_subscribers:
-                commit_subscriber(missed)
+        for commit_subscriber in self._commit_subscribers:
+            commit_subscriber(missed)
 
     async def lead(self) -> None:
         """Make changes from now on, and process what is due. The state must have all commits."""
         state = self._writer.state
-        self._scheduler.resume()
+        unfinished = [operation for operation in state.operations.values() if operation.needs_fabric]
+        # Before any commit, which could start another operation: the fabric removes what it does not know.
+        await self._fabric.recover([operation.id for operation in unfinished])
+        self._scheduler.resume(state.facts)
         self._timers.clear()
         self.last_seen.start_watching()
         self.last_seen.exclude_downtime()
@@ -134,8 +143,6 @@ class Engine:
         for delivery in state.deliveries.values():
             if delivery.enabled:
                 self.last_seen.watch(delivery.scope)
-        unfinished = [operation for operation in state.operations.values() if operation.needs_fabric]
-        await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
             self._executor.start(operation, operation.concerned(self.fleet))
         self._scheduler.start()
@@ -159,7 +166,7 @@ class Engine:
 
     @property
     def on_deposed(self) -> Callable[[], None]:
-        """Called when a commit was rejected because another node leads."""
+        """Called when a commit was rejected because another node leads, or when its outcome is not known."""
         return self._writer.on_deposed
 
     @on_deposed.setter
@@ -323,6 +330,9 @@ class Engine:
         if await self.clock_hold.update():
             return
         now = self.clock.now()
+        first_due_at = self._timers.next_time()
+        if first_due_at is not None and first_due_at <= now and not self.clock.virtual:
+            self._writer.measurements.scheduler_delay.observe((now - first_due_at).total_seconds())
         due = self._timers.pop_due(now)
         operations = [key for kind, key in due if kind == "operation"]
         rollouts = [key for kind, key in due if kind == "rollout"]

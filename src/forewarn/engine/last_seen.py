@@ -63,8 +63,10 @@ class LastSeen:
         alive_at = self._writer.state.facts.get("alive_at")
         if alive_at is None or self._clock.virtual:
             return
-        downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
-        self._add(downtime)
+        now = self._clock.now()
+        downtime = max(now - from_text(alive_at), timedelta(0))
+        # Not after now: with several nodes, scopes have polled other nodes meanwhile.
+        self._set({scope: min(time + downtime, max(time, now)) for scope, time in self._writer.state.last_seen.items()})
 
     def start_watching(self) -> None:
         """Start to watch for inactivity. All earlier timers are gone."""
@@ -98,7 +100,9 @@ class LastSeen:
         self._written_at = None
 
     def _add(self, duration: timedelta) -> None:
-        times = {scope: last_seen_at + duration for scope, last_seen_at in self._writer.state.last_seen.items()}
+        self._set({scope: time + duration for scope, time in self._writer.state.last_seen.items()})
+
+    def _set(self, times: dict[str, datetime]) -> None:
         self._writer.record_seen(times)
         self._unwritten = set(times)
 

@@ -14,7 +14,7 @@ from forewarn.errors import BadOption, ClockBusy, ClockNotVirtual, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime, timedelta
 
     from forewarn.engine.clock_hold import ClockHold
@@ -103,9 +103,8 @@ class Scheduler:
         self._awaited_vms: list[str] = []
         """VMs that the current advance waits for."""
 
-    def resume(self) -> None:
+    def resume(self, facts: Mapping[str, str]) -> None:
         """Continue a virtual clock at the last stored time. Notice if the system clock was set since then."""
-        facts = self._writer.state.facts
         known = [from_text(facts[name]) for name in ("virtual_now", "alive_at") if name in facts]
         latest = max(known, default=None)
         if latest is None:
@@ -200,8 +199,6 @@ class Scheduler:
                     await self._last_seen.write()
                 if self._clock_hold.jump is None:
                     self._retention.start_if_due()
-                if (late := self._late_seconds()) > 0:
-                    self._writer.measurements.scheduler_delay.observe(late)
                 await self._tick()
                 seconds = self._seconds_to_next()
             except Exception as error:  # noqa: BLE001 - the scheduler must never stop

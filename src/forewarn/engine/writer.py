@@ -26,11 +26,12 @@ from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from forewarn.core.events import Event
     from forewarn.core.operations import Operation
-    from forewarn.ports import Clock, RetentionCutoff, Store
+    from forewarn.ports import Clock, RetentionCutoff, Store, StoredState
 
     Callback = Callable[[Any, BaseException | None], None]
     """Called with a result, or with an error."""
@@ -147,19 +148,21 @@ class Writer:
         self._earliest: datetime | None = None
         """The time of the last commit of another node: later commits have no earlier time, whatever the clock says."""
         self.on_deposed: Callable[[], None] = _nothing
-        """Called when a commit was rejected because another node leads."""
+        """Called when a commit was rejected because another node leads, or when its outcome is not known."""
         self.measurements = Measurements()
         self._commit_started_seconds = 0.0
 
-    async def load(self) -> ServiceState:
-        """Load the state from the store. Until that is done, the earlier state stays."""
-        saved = await self.run_in_store_thread(self._store.load)
+    def use(self, saved: StoredState, ended: Iterable[Event]) -> ServiceState:
+        """Replace the state with a stored one, and with what clients may still approve: events that have ended."""
         state = ServiceState(saved.fleet)
         # History rows are not loaded, so absorbing the changes does not set the sequence.
         state.absorb(saved.as_changes())
         state.sequence = saved.sequence
+        # They were read later. One that has ended since is active until the commit is applied that ends it.
+        state.absorb(Changes(events={event.id: event for event in ended if event.id not in state.events}))
         state.keep_from(self.state)
         self.state, self.position = state, saved.position
+        self._earliest = saved.decided_at or self._earliest
         return state
 
     # --- Leading and following ----------------------------------------------------------------------
@@ -179,8 +182,7 @@ class Writer:
     def apply(self, changes: Changes, position: int) -> None:
         """Apply a commit of the leader. No own commit may be in progress: it would be applied twice."""
         self.position = position
-        if changes.decided_at is not None:
-            self._earliest = changes.decided_at
+        self._earliest = changes.decided_at or self._earliest
         self._publish(changes)
 
     async def stop(self) -> None:
@@ -256,11 +258,6 @@ class Writer:
     def forget_responses(self, before: datetime) -> None:
         """Forget responses of idempotency keys, before the store removes them: a key in memory needs its row."""
         self.state.forget_responses(before)
-
-    async def load_ended_events(self, since: datetime) -> None:
-        """Load what clients may still approve: events that ended since this time."""
-        ended = await self.run_in_store_thread(self._store.events_ended_since, since)
-        self.state.absorb(Changes(events={event.id: event for event in ended}))
 
     def forget_ended_events(self, before: datetime) -> None:
         """Forget events that ended before this time."""
@@ -361,9 +358,12 @@ class Writer:
             elif isinstance(error, NotLeading):
                 _call_back([one._replace(error=error) for one in results])
                 self.on_deposed()
-            elif isinstance(error, StoreFailed) and not isinstance(error, StoreOutcomeUnknown) and len(batch) > 1:
-                # One large command may have filled the disk, so retry each one alone. Not if the outcome is unknown:
-                # if a retry failed too, its error would say that nothing has changed.
+            elif isinstance(error, StoreOutcomeUnknown):
+                # Not each one alone: if a retry failed too, its error would say that nothing has changed.
+                self.on_deposed()
+                _call_back([one._replace(error=error) for one in results])
+            elif isinstance(error, StoreFailed) and len(batch) > 1:
+                # One large command may have filled the disk, so retry each one alone.
                 self._single.extend(batch)
             else:
                 _call_back([one._replace(error=error) for one in results])

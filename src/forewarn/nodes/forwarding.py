@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.clock import real_seconds
 from forewarn.core.durations import from_text, to_text
@@ -36,11 +36,24 @@ _log = get_logger(__name__)
 
 WRITE_SECONDS = 10.0
 """How long a change waits for a leader."""
+ANSWER_SECONDS = 60.0
+"""How long a change that cannot be repeated waits for the answer. A test of a webhook, or a large fleet, takes long."""
 APPLY_SECONDS = 5.0
 """How long the answer to a committed change waits until this node has applied it."""
 RETRY_SECONDS = 0.2
+GRACE_SECONDS = 0.5
+"""An earlier leader has this long to answer what it got."""
 SEEN_SECONDS = 5.0
 """How often a node sends to the leader which scopes have polled."""
+
+
+class _Refusal(NamedTuple):
+    """The last attempt to connect to a leader that failed."""
+
+    node: str
+    seconds: float
+    """When it failed, by the monotonic clock."""
+    problem: str
 
 
 class NodeForwarder:
@@ -67,8 +80,10 @@ class NodeForwarder:
         self._linked = ""
         """The id of the node at the other end."""
         self._linking = asyncio.Lock()
+        self._refused = _Refusal("", 0.0, "")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._seen_task: asyncio.Task[None] | None = None
+        node.on_new_leader.append(self._leave_earlier_leader)
 
     async def start(self, listener: socket.socket) -> None:
         await self._server.start(listener, self._tls)
@@ -131,28 +146,37 @@ class NodeForwarder:
         """
         ends_at = real_seconds() + WRITE_SECONDS
         problem = "this node does not know who leads"
+        lost: LeaderLost | StoreOutcomeUnknown | None = None
         while (left := ends_at - real_seconds()) > 0:
             try:
                 if self.is_certain:
                     return await self.handlers[kind](payload)
                 if not self.engine.leads and (leader := self._node.leader) is not None:
-                    return await self._send(leader, kind, payload, left)
+                    return await self._send(leader, kind, payload, left, left if repeatable else ANSWER_SECONDS)
             except (NotLeading, ServiceStopping, NoLeader) as error:  # nothing has changed
                 problem = str(error) if isinstance(error, NoLeader) else "the leader is changing"
             except (LeaderLost, StoreOutcomeUnknown) as error:
                 if not repeatable:
                     self.failed += 1
                     raise
-                problem = str(error)
+                lost = error
             await self._node.wait_for_change(min(RETRY_SECONDS, left))
         self.failed += 1
+        if lost is not None:  # a leader got it, and may have made the change
+            raise lost
         raise NoLeader(problem=problem.rstrip("."))
 
-    async def _send(self, leader: NodeRow, kind: str, payload: Any, seconds: float) -> Any:
-        link = await self._open(leader)
+    async def _send(
+        self, leader: NodeRow, kind: str, payload: Any, connect_seconds: float, answer_seconds: float
+    ) -> Any:
+        try:
+            async with asyncio.timeout(connect_seconds):
+                link = await self._open(leader)
+        except TimeoutError:
+            raise NoLeader(problem="this node cannot connect to the leader") from None
         self.forwarded += 1
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(answer_seconds):
                 answer = await link.request(kind, payload, self.engine.position)
         except TimeoutError:
             raise LeaderLost(problem="it did not respond") from None
@@ -162,19 +186,39 @@ class NodeForwarder:
         return answer.result
 
     async def _open(self, leader: NodeRow) -> Link:
-        """Return a connection to the leader. Requests share one."""
+        """Return a connection to the leader. Requests share one, and they share the attempt to open it."""
+        asked_at = real_seconds()
         async with self._linking:
             if self._link is not None and self._link.is_open and self._linked == leader.id:
                 return self._link
+            if self._node.leader is None or self._node.leader.id != leader.id:  # it has waited for another attempt
+                raise NoLeader(problem="the leader is changing")
+            if self._refused.node == leader.id and self._refused.seconds >= asked_at:
+                raise NoLeader(problem=self._refused.problem)
             if self._link is not None:
                 self._link.close()
                 self._link = None
-            host, port = read_host_port(leader.address)
-            link = await open_link(
-                host, port, _trust(leader.certificate), node=self._node.row.id, secret=self._secret, expected=leader.id
-            )
+            try:
+                link = await self._connect(leader)
+            except NoLeader as error:
+                self._refused = _Refusal(leader.id, real_seconds(), str(error.fields["problem"]))
+                raise
             self._link, self._linked = link, leader.id
             return link
+
+    async def _connect(self, leader: NodeRow) -> Link:
+        try:
+            host, port = read_host_port(leader.address)
+            tls = _trust(leader.certificate)
+        except (OSError, ValueError) as error:
+            raise NoLeader(problem=f"address or certificate of the leader cannot be used: {error}") from error
+        return await open_link(host, port, tls, node=self._node.row.id, secret=self._secret, expected=leader.id)
+
+    def _leave_earlier_leader(self) -> None:
+        """Wait no longer for the answers of an earlier leader: its machine may be gone without a word."""
+        link = self._link
+        if link is not None and link.is_open and self._node.leader is not None and self._node.leader.id != self._linked:
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, link.close)
 
     async def _send_seen(self) -> None:
         """Tell the leader which scopes have polled here."""
@@ -187,7 +231,7 @@ class NodeForwarder:
                 continue
             try:
                 payload = {scope: to_text(time) for scope, time in times.items()}
-                await self._send(self._node.leader, "seen", payload, WRITE_SECONDS)
+                await self._send(self._node.leader, "seen", payload, WRITE_SECONDS, WRITE_SECONDS)
             except ForewarnError:  # the next time
                 self.engine.last_seen.record(times)
 
@@ -221,11 +265,23 @@ class NodeForwarder:
         self.engine.last_seen.record({scope: from_text(time) for scope, time in payload.items()})
 
 
+async def is_running(node: NodeRow, secret: str) -> bool:
+    """Return whether this node answers at its address."""
+    host, port = read_host_port(node.address)
+    try:
+        link = await open_link(host, port, _trust(node.certificate), node="", secret=secret, expected=node.id)
+    except NoLeader:
+        return False
+    link.close()
+    return True
+
+
 def _trust(certificate: str) -> ssl.SSLContext | None:
     """Return a context that trusts exactly this certificate."""
     if not certificate:
         return None
-    context = ssl.create_default_context(cadata=certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # not the default: it is strict about how authorities sign
     context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

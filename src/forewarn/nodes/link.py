@@ -258,15 +258,18 @@ class Link(_Frames):
                 waiting.set_result(Answer(position, result, [JournalRow(*row) for row in rows]))
 
     def _fail(self, problem: str) -> None:
+        self._fail_to_open(problem)
+        self.transport.abort()
+
+    def _fail_to_open(self, problem: str) -> None:
         if not self.opened.done():
             self.opened.set_exception(NoLeader(problem=problem))
-        self.transport.abort()
+            self.opened.exception()  # whoever opened it may no longer wait, and that is no error
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         problem = str(exc or "it was closed")
-        if not self.opened.done():
-            self.opened.set_exception(NoLeader(problem=f"the connection to the leader failed: {problem}"))
+        self._fail_to_open(f"the connection to the leader failed: {problem}")
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

@@ -64,6 +64,8 @@ class Node:
         self.engine = engine
         self.on_lead: list[Callable[[], Awaitable[None]]] = []
         self.on_follow: list[Callable[[], Awaitable[None]]] = []
+        self.on_new_leader: list[Callable[[], None]] = []
+        """Called when another node leads than before, or none."""
         self.leader: NodeRow | None = None
         """The node that leads, as far as this node knows."""
         self.nodes: list[NodeRow] = []
@@ -83,6 +85,8 @@ class Node:
         self._last_epoch = 0
         self._lease_ends_at = 0.0
         """When its lease ends, by the monotonic clock, unless it is renewed."""
+        self._must_read_journal = False
+        """Whether the journal may have a commit that this leader does not have. It must not lead without it."""
         self.caught_up_at = real_seconds()
         """While it follows, it has every commit that was visible at this time, by the monotonic clock."""
         self._trimmed_at = real_seconds()
@@ -99,7 +103,7 @@ class Node:
         self._stopping = False
         self._recent: deque[JournalRow] = deque(maxlen=RECENT_ROWS)
         """The last commits of this node while it leads. Other nodes get them with the answers to their changes."""
-        engine.on_deposed = self._woken.set
+        engine.on_deposed = self._on_deposed
         engine.subscribe_to_commits(self._keep_row)
 
     # --- Start and stop ---------------------------------------------------------------------------
@@ -125,8 +129,8 @@ class Node:
     async def stop(self) -> None:
         """Give the lease to another node. Call it when the engine has stopped."""
         with suppress(StoreFailed):
-            if self._epoch:
-                await self._membership_thread.call(self._membership.release_lease)
+            # Always: it may just have taken the lease, without having read the response.
+            await self._membership_thread.call(self._membership.release_lease)
             await self._membership_thread.call(lambda: self._membership.remove_node(self.row.id))
         for thread, close in (
             (self._membership_thread, self._membership.close),
@@ -158,7 +162,9 @@ class Node:
     @property
     def lease_remaining_seconds(self) -> float:
         """Time until its own lease ends; 0 if it has none."""
-        return max(self._lease_ends_at - real_seconds(), 0.0) if self._epoch else 0.0
+        if not self._epoch or self._must_read_journal:
+            return 0.0
+        return max(self._lease_ends_at - real_seconds(), 0.0)
 
     async def wait_for_change(self, seconds: float) -> None:
         """Wait until rows were applied or the leader has changed, at most this long."""
@@ -184,6 +190,14 @@ class Node:
         await self._lose_lease("it was told to step down")
         await self._membership_thread.call(self._membership.release_lease)
 
+    def _on_deposed(self) -> None:
+        """A commit was rejected, or its outcome is not known.
+
+        It may still have its lease: it raises the epoch itself after a lost connection, and may not get the response.
+        """
+        self._must_read_journal = True
+        self._woken.set()
+
     # --- The lease --------------------------------------------------------------------------------
 
     async def _keep_role(self) -> None:
@@ -200,6 +214,10 @@ class Node:
 
     async def _step(self) -> None:
         """Renew the lease, or take it if nobody has it."""
+        if self._epoch and self._must_read_journal:
+            await self._lose_lease("a commit was rejected, or its outcome is not known")
+            with suppress(StoreFailed):
+                await self._membership_thread.call(self._membership.release_lease)
         started = real_seconds()
         try:
             # A leader must not wait longer than its lease.
@@ -224,7 +242,10 @@ class Node:
 
     async def _renew(self, started: float) -> bool:
         """Renew the lease. Returns False if another node has taken it."""
+        held = self._epoch
         epoch = await self._membership_thread.call(lambda: self._membership.renew_lease(self._lease_seconds))
+        if self._epoch != held:  # it has stopped to lead meanwhile
+            return True
         if epoch is None:
             return False
         self._epoch = self._last_epoch = epoch
@@ -267,6 +288,8 @@ class Node:
         if (before and before.id) != (leader and leader.id):
             if leader is not None and leader is not self.row:
                 _log.info("leader_found", "Another node leads.", leader=leader.name, epoch=self._last_epoch)
+            for callback in self.on_new_leader:
+                callback()
             self._notify()
 
     async def _promote(self, epoch: int) -> None:
@@ -276,6 +299,8 @@ class Node:
                 while await self._apply(*await self._read()):
                     pass
                 position = self.engine.position
+                self._must_read_journal = False
+                self._recent.clear()  # they may be from an earlier time as the leader, with a gap to the next ones
                 await self.engine.run_in_store_thread(self._store.lead, epoch, position)
                 await self.engine.lead()
                 self._following.clear()
@@ -332,7 +357,7 @@ class Node:
     def rows_after(self, position: int) -> list[JournalRow]:
         """Return the commits of this node after a position; nothing if they are too many, or too large."""
         rows = [row for row in self._recent if row.number > position] if self.engine.leads else []
-        complete = bool(rows) and rows[0].number == position + 1 and rows[-1].number == self.engine.position
+        complete = bool(rows) and [row.number for row in rows] == [*range(position + 1, self.engine.position + 1)]
         return rows if complete and sum(len(row.data) for row in rows) < RECENT_BYTES else []
 
     async def apply(self, rows: list[JournalRow]) -> None:
@@ -358,7 +383,9 @@ class Node:
                 _log.exception("journal_failed", "Cannot apply the journal; loading the state again.")
                 await asyncio.sleep(RETRY_SECONDS)
                 with suppress(StoreFailed):
-                    await self.engine.load()
+                    async with self._applying:
+                        if not self.engine.leads:
+                            await self._reload("a row of the journal could not be applied")
 
     async def _wait_for_rows(self) -> None:
         """Wait until the journal may have rows that this node does not have, or until it is time to look."""
@@ -386,10 +413,13 @@ class Node:
         return bool(rows)
 
     async def _apply_new(self, rows: list[JournalRow], after: int) -> None:
-        if rows[0].number != after + 1:
+        if rows[0].number != after + 1:  # the others have expired
             await self._reload(f"the journal begins at row {rows[0].number}, and this node is at {after}")
             return
         for number, row in enumerate(rows, 1):
+            if row.number != self.engine.position + 1:
+                await self._reload(f"row {self.engine.position + 1} of the journal is missing")
+                return
             try:
                 changes = self._journal.decode(row.data, self.engine.fleet)
             except BadChangeSet as error:  # another release wrote it

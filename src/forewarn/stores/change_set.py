@@ -77,6 +77,18 @@ def _with_vms(change: FleetChange, convert: Callable[[VM], VM]) -> FleetChange:
     return change._replace(added=added, changed=changed, removed=removed)
 
 
+class _Time(msgspec.Struct):
+    decided_at: datetime | None = None
+
+
+def decided_at(data: bytes) -> datetime | None:
+    """Return when the changes were decided, also if another release wrote them; None: that is not known."""
+    try:
+        return msgspec.msgpack.decode(data, type=_Time).decided_at
+    except msgspec.DecodeError:
+        return None
+
+
 def decode(data: bytes, fleet: Fleet) -> Changes:
     """Decode changes, and apply their fleet changes to a copy of this fleet."""
     try:

@@ -60,11 +60,13 @@ def open_postgresql(url: str, schema: str) -> Iterator[Database]:
     """Open a schema that no node uses."""
     server = PostgresqlServer(url, schema)
     server.prepare()
-    with closing(PostgresqlMembership(server, "move")) as membership:
-        running = [node.name for node in membership.nodes() if node.age_seconds < LIVE_SECONDS]
-        if running or membership.lease().remaining_seconds > 0:
-            raise ServiceRunning(place=server.place, nodes=", ".join(running) or "unknown")
     with closing(PostgresqlDatabase(server, "forewarn move", limited=False)) as database:
+        if not server.lock(database):  # a node that starts now would not see what is copied
+            raise ServiceRunning(place=server.place, nodes="one that starts, or another move")
+        with closing(PostgresqlMembership(server, "move")) as membership:
+            running = [node.name for node in membership.nodes() if node.age_seconds < LIVE_SECONDS]
+            if running or membership.lease().remaining_seconds > 0:
+                raise ServiceRunning(place=server.place, nodes=", ".join(running) or "unknown")
         yield database
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NOT_LEADING = "FW001"
 """The error code of the function check_epoch."""
+NO_EPOCH = -1
+"""No lease has it, so every commit is rejected."""
 ATTEMPTS = 5
 RETRY_SECONDS = 0.3
 """How often, and how fast, a lost connection is opened again to find the outcome of a commit."""
@@ -58,9 +60,10 @@ class PostgresqlStore(SqlRecords):
         connection = self._loading.connection
         with connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            (position,) = self._loading.named("position").fetchone()  # type: ignore[misc]
+            last = self._loading.named("last_journal_row").fetchone()
             saved = super().load()
-        saved.position = position
+        if last is not None:
+            saved.position, saved.decided_at = last[0], change_set.decided_at(last[1])
         return saved
 
     @property
@@ -151,6 +154,8 @@ class PostgresqlStore(SqlRecords):
             elif not is_mine:
                 raise NotLeading from cause
             return is_mine
+        # The next commit would have the same number, and could be taken for this one. Nothing is written until `lead`.
+        self._epoch = NO_EPOCH
         raise StoreOutcomeUnknown(problem=one_line(cause)) from cause
 
     def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
@@ -172,7 +177,7 @@ class PostgresqlStore(SqlRecords):
             raise
 
     def reader(self) -> SqlRecords:
-        self._readers.append(PostgresqlDatabase(self._server, f"forewarn reader {self._node}"))
+        self._readers.append(PostgresqlDatabase(self._server, f"forewarn reader {self._node}", repeats=True))
         return SqlRecords(self._readers[-1])
 
     def close(self) -> None:
@@ -194,7 +199,7 @@ class PostgresqlMembership:
         return self._db.run(lambda: self._take_lease(seconds))
 
     def _take_lease(self, seconds: float) -> int | None:
-        self._db.named("end_writer", node=self._node, application=WRITER)
+        self._db.named("end_writer", application=WRITER)
         row = self._db.named("take_lease", node=self._node, seconds=seconds).fetchone()
         return row[0] if row is not None else None
 
@@ -221,17 +226,22 @@ class PostgresqlMembership:
         self._db.run(lambda: self._db.named("trim_journal", seconds=journal_seconds))
         self._db.run(lambda: self._db.named("remove_lost_nodes", seconds=node_seconds))
 
-    def shared_settings(self) -> dict[str, str]:
-        return self._db.run(lambda: dict(self._db.named("shared_settings").fetchall()))
+    def join(self, node: NodeRow, settings: dict[str, str], lost_seconds: float) -> dict[str, str]:
+        return self._db.run(lambda: self._join(node, settings, lost_seconds))
 
-    def save_shared_settings(self, values: dict[str, str]) -> None:
-        self._db.run(lambda: self._save_shared_settings(values))
-
-    def _save_shared_settings(self, values: dict[str, str]) -> None:
+    def _join(self, node: NodeRow, settings: dict[str, str], lost_seconds: float) -> dict[str, str]:
         with self._db.connection.transaction():
-            self._db.named("remove_shared_settings")
-            for name, value in values.items():
-                self._db.named("save_shared_setting", name=name, value=value)
+            self._db.named("lock_shared_settings")
+            shared = dict(self._db.named("shared_settings").fetchall())
+            others = [each for each in self.nodes() if each.age_seconds < lost_seconds and each.id != node.id]
+            if not others or not shared:
+                shared = settings
+                self._db.named("remove_shared_settings")
+                for name, value in settings.items():
+                    self._db.named("save_shared_setting", name=name, value=value)
+            if all(settings.get(name, value) == value for name, value in shared.items()):
+                self.report(node)
+        return shared
 
     def close(self) -> None:
         self._db.close()

@@ -64,5 +64,5 @@ SELECT check_epoch(:epoch);
 -- Adds the row, notifies the other nodes, and checks the epoch as check_epoch does.
 SELECT save_journal(:number, :epoch, :data, :channel);
 
--- name: position
-SELECT coalesce(max(number), 0) FROM journal;
+-- name: last_journal_row
+SELECT number, data FROM journal ORDER BY number DESC LIMIT 1;

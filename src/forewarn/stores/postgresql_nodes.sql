@@ -3,8 +3,9 @@
 
 -- name: end_writer
 -- Ends the transaction of a leader that was stopped or cut off in the middle of it: it would hold the lock of the lease.
+-- It may be an earlier connection of this node itself.
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity, lease
-WHERE expires_at < clock_timestamp() AND holder <> :node AND application_name = :application || holder;
+WHERE expires_at < clock_timestamp() AND application_name = :application || holder;
 
 -- name: take_lease
 UPDATE lease SET holder = :node, epoch = epoch + 1, expires_at = clock_timestamp() + make_interval(secs => :seconds)
@@ -29,7 +30,8 @@ SELECT holder, epoch, greatest(extract(epoch FROM expires_at - clock_timestamp()
 -- name: report_node
 INSERT INTO node (id, name, address, control, certificate, version, started_at, position, seen_at)
 VALUES (:id, :name, :address, :control, :certificate, :version, :started_at, :position, clock_timestamp())
-ON CONFLICT (id) DO UPDATE SET position = excluded.position, seen_at = excluded.seen_at;
+ON CONFLICT (id) DO UPDATE SET certificate = excluded.certificate, position = excluded.position,
+    seen_at = excluded.seen_at;
 
 -- name: nodes
 SELECT id, name, address, control, certificate, version, started_at, position,
@@ -52,6 +54,9 @@ SELECT epoch FROM journal WHERE number = :number;
 -- The newest row stays, because the numbers continue from it.
 DELETE FROM journal WHERE written_at < clock_timestamp() - make_interval(secs => :seconds)
 AND number < (SELECT max(number) FROM journal);
+
+-- name: lock_shared_settings
+LOCK TABLE shared_setting IN EXCLUSIVE MODE;
 
 -- name: shared_settings
 SELECT name, value FROM shared_setting;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -41,7 +41,9 @@ SILENCE_SECONDS = 5.0
 """A connection on which nothing happens for this long while a statement runs is given up: the network may be cut."""
 _INTERVAL_SECONDS = 0.1
 _MIGRATION_LOCK = 0x46574E31
-"""Key of the advisory lock that is held during migrations."""
+"""Key of the advisory lock that is held during migrations, and while data is moved."""
+LOCK_SECONDS = 4
+"""How long a node waits for that lock. Less than SILENCE_SECONDS, so that its message says why."""
 _DEFAULTS = {
     "connect_timeout": "3",
     # Of TCP: a server that is gone is noticed after about five seconds, also while nothing is sent.
@@ -123,8 +125,12 @@ class PostgresqlDatabase:
 
     statements: Mapping[str, str] = STATEMENTS
 
-    def __init__(self, server: PostgresqlServer, application: str, *, limited: bool = True) -> None:
+    def __init__(
+        self, server: PostgresqlServer, application: str, *, limited: bool = True, repeats: bool = False
+    ) -> None:
+        """With `repeats`, a call that found a lost connection is repeated once. So it must only read."""
         self._server = server
+        self._repeats = repeats
         self._application = application
         self._limited = limited
         self._connection: LimitedConnection | None = None
@@ -173,10 +179,20 @@ class PostgresqlDatabase:
         try:
             return call()
         except BaseException as error:
+            is_lost = self._connection is not None and self._connection.broken
             self.roll_back()
+            if self._repeats and is_lost and isinstance(error, psycopg.Error):  # the server was started again
+                return self._run_again(call)
             if isinstance(error, psycopg.Error):
                 raise DatabaseFailed(problem=one_line(error)) from error
             raise
+
+    def _run_again(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except psycopg.Error as error:
+            self.roll_back()
+            raise DatabaseFailed(problem=one_line(error)) from error
 
     def roll_back(self) -> None:
         """Roll back a transaction. If that is not possible, close the connection, which also does it."""
@@ -228,6 +244,13 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()).removeprefix("connection failed: ") or type(error).__name__
 
 
+def _without_values(problem: str) -> str:
+    """Return an error of libpq about its parameters without what it quotes: that may be the password."""
+    if problem.startswith(("invalid URI query parameter", "invalid connection option")):
+        return problem  # it has the name of a parameter
+    return 'a word has no "="' if problem.startswith('missing "="') else re.sub('".*"', '"***"', problem)
+
+
 class PostgresqlServer:
     """Where the database is: opens connections to it."""
 
@@ -236,7 +259,9 @@ class PostgresqlServer:
         try:
             given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
         except psycopg.ProgrammingError as error:
-            raise BadDatabaseUrl(problem=one_line(error)) from error
+            raise BadDatabaseUrl(problem=_without_values(one_line(error))) from None
+        if "://" in url and "@" in given.get("dbname", ""):  # libpq took the password for a port
+            raise BadDatabaseUrl(problem='a special character of the password is not encoded, for example "/" as %2F')
         self._conninfo = make_conninfo("", **(_DEFAULTS | given))
         host = given.get("host") or given.get("service") or "the default host"
         port = f":{given['port']}" if "port" in given else ""
@@ -245,32 +270,47 @@ class PostgresqlServer:
 
     def connect(self, application: str, *, limited: bool = True) -> LimitedConnection:
         """Open a connection, in which each statement is a transaction of its own."""
-        try:
-            connection = LimitedConnection.connect(self._conninfo, autocommit=True, application_name=application)
-            connection.limited = limited
-            connection.execute(query.SQL("SET search_path TO {}").format(query.Identifier(self.schema)))
-        except (psycopg.Error, UnicodeError, ValueError) as error:
-            raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
+        with ExitStack() as stack:
+            try:
+                connection = LimitedConnection.connect(self._conninfo, autocommit=True, application_name=application)
+                stack.callback(connection.close)
+                connection.limited = limited
+                connection.execute(query.SQL("SET search_path TO {}").format(query.Identifier(self.schema)))
+            except (psycopg.Error, UnicodeError, ValueError) as error:
+                raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
+            stack.pop_all()
         return connection
 
-    def prepare(self) -> str:
-        """Check the server and the schema, and upgrade the schema. Returns the secret that the nodes share."""
+    def prepare(self, check: Callable[[str], None] = lambda _: None) -> str:
+        """Check the server and the schema, and upgrade the schema. Returns the secret that the nodes share.
+
+        `check` gets the secret. If it raises an error, nothing is modified.
+        """
         connection = self.connect("forewarn")
         try:
-            return self._prepare(connection)
+            return self._prepare(connection, check)
         except psycopg.errors.InsufficientPrivilege as error:
             user, problem = connection.info.user, one_line(error)
             raise DatabasePermission(place=self.place, user=user, schema=self.schema, problem=problem) from error
+        except psycopg.errors.LockNotAvailable as error:
+            problem = "another program upgrades the schema or moves the data. Retry when it is done"
+            raise DatabaseUnreachable(place=self.place, problem=problem) from error
         except psycopg.Error as error:
             raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
         finally:
             connection.close()
 
-    def _prepare(self, connection: Connection[Any]) -> str:
+    def lock(self, database: PostgresqlDatabase) -> bool:
+        """Keep nodes from starting while this connection is open. Returns False if another program does that."""
+        statement = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
+        return bool(database.execute(statement, (_MIGRATION_LOCK, self.schema)).fetchone()[0])  # type: ignore[index]
+
+    def _prepare(self, connection: Connection[Any], check: Callable[[str], None]) -> str:
         found = connection.info.server_version // 10_000
         if found < OLDEST_SERVER:
             raise DatabaseTooOld(place=self.place, found=found, oldest=OLDEST_SERVER)
         with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'".encode())
             connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_MIGRATION_LOCK, self.schema))
             version = self._version(connection)
             scripts = migrations()
@@ -286,6 +326,7 @@ class PostgresqlServer:
             elif version < len(scripts):
                 connection.execute("UPDATE service SET forewarn_schema = %s", (len(scripts),))
             ((_, secret),) = connection.execute(STATEMENTS["service"]).fetchall()
+            check(secret)
         return str(secret)
 
     def _exists(self, connection: Connection[Any]) -> bool:

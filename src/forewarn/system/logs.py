@@ -135,8 +135,8 @@ def configure_logging(
 
 
 def add_log_handler(handler: logging.Handler) -> None:
-    """Also send all log records to this handler."""
-    logging.getLogger().addHandler(handler)
+    """Also send all log records to this handler, before the stream: it has every line that somebody has seen."""
+    logging.getLogger().handlers.insert(0, handler)
 
 
 # --- Formats --------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Event:
 
     @property
     def id(self) -> str:
-        """The id in upper case, as VMs see it."""
+        """The id in upper case, as VMs see it. Messages show it in lower case, as everywhere else."""
         return self._id.upper()
 
     @property
@@ -125,7 +125,7 @@ class Event:
         """Return the current state of the event. Call it in the loop of the service."""
         found = await self._engine.records.event(self._id)
         if found is None:
-            raise UnknownEvent(event_id=self.id, hint="")
+            raise UnknownEvent(event_id=self._id, hint="")
         return found
 
     def __eq__(self, other: object) -> bool:
@@ -138,6 +138,6 @@ class Event:
         try:
             now = self._now()
         except Exception as error:  # noqa: BLE001 - a repr must not hide the error that shows it
-            return f"<Event {self.id}: {error}>"
+            return f"<Event {self._id}: {error}>"
         approved = f"approved by {now.approved_by}" if now.approved_by else "not approved"
-        return f"<{now.type} of {', '.join(now.resources)}: {now.status}, {approved}, {self.id}>"
+        return f"<{now.type} of {', '.join(now.resources)}: {now.status}, {approved}, {self._id}>"

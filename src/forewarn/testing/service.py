@@ -181,7 +181,7 @@ class BaseService:
             await self._advance(remaining, seen_by, step_timeout)
             current = await event.load()
         if current.started_at is None:
-            raise EventDidNotStart(event_id=event.id, status=current.status.lower())
+            raise EventDidNotStart(event_id=current.id, status=current.status.lower())
         return engine.clock.now()
 
     async def _run_scenario(self, name: str | Path, vms: Iterable[str], group: str, seen_by: Iterable[str]) -> Run:

@@ -92,6 +92,10 @@ def _run(arguments: list[str]) -> int:
     options = module.parser().read(arguments[1:])
     if command not in _PORTABLE:
         _check_system(command)
+    from forewarn.agent.cli.options import mistyped_variables  # `--version` needs no options
+
+    for warning in mistyped_variables():
+        _print_error(printable(warning))
     code: int = module.run(options)
     return code
 

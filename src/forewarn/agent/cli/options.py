@@ -12,7 +12,7 @@ from forewarn.errors import BadCommandLine, BadOption, NoStateFolder, nearest
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import NoReturn
 
     from forewarn.agent.policy import Config
@@ -24,6 +24,10 @@ VM_NAME_VARIABLE = "FOREWARN_VM_NAME"
 STATE_VARIABLE = "FOREWARN_AGENT_STATE"
 SYSTEMD_STATE_VARIABLE = "STATE_DIRECTORY"
 FOLDER_NAME = "forewarn-agent"
+_PREFIX = "FOREWARN_"
+_VARIABLES = tuple(
+    name.removeprefix(_PREFIX) for name in (CONFIG_VARIABLE, ENDPOINT_VARIABLE, VM_NAME_VARIABLE, STATE_VARIABLE)
+)
 
 
 class _HelpFormatter(RawDescriptionHelpFormatter):
@@ -80,6 +84,13 @@ def add_common_options(parser: AgentParser) -> None:
         "--vm-name", metavar="NAME", help=f"name of this VM in events (or {VM_NAME_VARIABLE}; default: discovered)"
     )
     parser.add_argument("--state", metavar="DIR", help=f"folder where the agent records its work (or {STATE_VARIABLE})")
+
+
+def mistyped_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Yield a warning for each variable whose name is near one of the agent. The agent would ignore it silently."""
+    for name in sorted(name.removeprefix(_PREFIX) for name in environment if name.startswith(_PREFIX)):
+        if name not in _VARIABLES and (hint := nearest(name, _VARIABLES, prefix=_PREFIX)):
+            yield f"the variable {_PREFIX}{name} has no effect.{hint}"
 
 
 class ResolvedValue(NamedTuple):

@@ -150,6 +150,7 @@ class Context {
   }
 
   close() {
+    document.querySelector("dialog")?.close(); // The focus returns to where it was.
     app.dialog = null;
     show();
   }
@@ -286,10 +287,16 @@ function show() {
 }
 
 function draw() {
-  const root = document.getElementById("app");
+  const focused = document.activeElement;
+  drawPage(document.getElementById("app"));
+  // The button that the user pressed has gone: the keyboard continues at the top of the page.
+  if (!focused.isConnected) document.querySelector("#token, h1").focus({ preventScroll: true });
+}
+
+function drawPage(root) {
   if (!app.session) {
     document.title = "Sign in · Forewarn";
-    render(root, signIn.view({ signIn: start, problem: app.signInProblem, update: draw }));
+    render(root, signIn.view({ signIn: start, problem: app.signInProblem }));
     return;
   }
   const { page, context, data, problem } = app.current;
@@ -448,7 +455,7 @@ async function start(credentials) {
     draw();
     return;
   }
-  live.last = "";
+  live.reset();
   await visit();
 }
 

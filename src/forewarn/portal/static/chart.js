@@ -1,7 +1,6 @@
 // <fw-chart>: a small line chart of one metric.
 
 import { h, render } from "./render.js";
-import { clockTime } from "./time.js";
 
 const [WIDTH, HEIGHT] = [240, 48];
 
@@ -15,7 +14,8 @@ class Chart extends HTMLElement {
     const points = values.map((value, index) =>
       value === null ? "" : `${x(index).toFixed(1)},${y(value).toFixed(1)}`,
     );
-    const label = `${name}: ${format(last)} now, highest ${format(highest)} since ${times.length ? clockTime(times[0]) : "now"}.`;
+    const since = times.length ? new Date(times[0]).toISOString().slice(11, 16) : "now"; // in real time
+    const label = `${name}: ${format(last)} now, highest ${format(highest)} since ${since}.`;
     render(
       this,
       h("span", { class: "chart-name" }, name),
@@ -24,10 +24,14 @@ class Chart extends HTMLElement {
         "svg",
         { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
         h("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT - 1, y2: HEIGHT - 1 }),
-        h("polyline", { points: points.filter(Boolean).join(" ") }),
+        h("polyline", { points: line(points.filter(Boolean)) }),
       ),
-      h("span", { class: "muted" }, `highest ${format(highest)}`),
+      h("span", { class: "muted" }, `highest ${format(highest)} since ${since}`),
     );
   }
 }
+
+/** One point alone is a short line. */
+const line = (points) => (points.length === 1 ? [points[0], points[0]] : points).join(" ");
+
 customElements.define("fw-chart", Chart);

@@ -10,9 +10,14 @@ export class Live {
   constructor(on) {
     this.on = on;
     this.topics = "";
-    this.last = "";
     this.failures = 0;
     this.controller = null;
+    this.reset();
+  }
+
+  /** Starts again with new rows only, for another session. */
+  reset() {
+    this.last = "";
     /** Resolved when the first connection is open, or has failed. What is loaded after that misses no change. */
     this.tried = new Promise((resolve) => {
       this.onTried = resolve;

@@ -23,7 +23,7 @@ export function operationForm(context, causes, target, vm) {
   const cause = fitting.find((each) => each.name === form.values.cause) ?? fitting[0];
   return form.view(
     [
-      form.field("cause", "What", { options: fitting.map((each) => [each.name, each.name]) }, cause.meaning),
+      form.field("cause", "Operation", { options: fitting.map((each) => [each.name, each.name]) }, cause.meaning),
       cause.types.length > 1 &&
         form.field("type", "Event", {
           options: [["", `${cause.types[0]} (default)`], ...cause.types.slice(1).map((type) => [type])],

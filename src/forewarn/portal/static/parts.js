@@ -26,6 +26,20 @@ export const tag = (text, style = "") => h("span", { class: `tag ${style}` }, te
 export const eventType = (type) =>
   h("span", { class: `type type-${type}` }, type === "SpotRebalanceRecommendation" ? "Rebalance" : type);
 
+const activeEvents = ({ events }) => events.filter((event) => event.status !== "cancelled");
+
+/** How many of the events of an operation are approved. */
+export function approvals(operation) {
+  const events = activeEvents(operation);
+  return events.length ? `${events.filter((event) => event.approved_at).length} of ${events.length}` : "–";
+}
+
+/** Links to the events of an operation. */
+export function operationEvents(operation) {
+  const events = activeEvents(operation);
+  return events.length ? links(events, (event) => eventLink(event.id, `${event.type} of ${event.scope}`), 3) : "none";
+}
+
 /** Names and values. */
 export function facts(rows) {
   return h(
@@ -35,12 +49,13 @@ export function facts(rows) {
   );
 }
 
-/** A table. `rows`: `{key, cells, class}`; on a narrow screen, each row becomes a block of named values. */
-export function table(label, columns, rows, empty = "Nothing to show.") {
+/** A table. `rows`: `{key, cells, class}`; on a narrow screen, each row becomes a block of named values. With the style
+    "flow", the block is a text without names. */
+export function table(label, columns, rows, empty = "Nothing to show.", style = "") {
   if (!rows.length) return h("p", { class: "muted" }, empty);
   return h(
     "div",
-    { class: "table", role: "region", "aria-label": label, tabindex: 0 },
+    { class: `table ${style}`, role: "region", "aria-label": label, tabindex: 0 },
     h(
       "table",
       { role: "table", "aria-label": label || null },
@@ -91,7 +106,10 @@ function waitText(wait) {
     gate: "Health check",
     settling: "Settle time",
     resume: "An operator resumes it",
+    operation: "Work in progress",
     pause: "Pause between waves",
+    host: "Host in use",
+    rollout: "Update domain in use",
   };
   const text = [names[wait.kind], wait.group && `of ${wait.group}`].filter(Boolean).join(" ");
   return [text, text && wait.text && ": ", wait.text, until];
@@ -112,7 +130,7 @@ export function conditions({ waits: list, next }) {
         ),
       ),
     ),
-    h("p", null, `Next: ${next}`),
+    h("p", null, next),
   ];
 }
 
@@ -128,11 +146,21 @@ export function waits(list) {
   );
 }
 
+/** What a step of a scenario expects. */
+export function expectations({ expects }) {
+  if (!expects.length) return null;
+  return h(
+    "ul",
+    { class: "inline sub" },
+    ["Expects:", ...expects].map((text) => h("li", null, text)),
+  );
+}
+
 /** Rows of history, as a table. */
 export function historyTable(rows, { isTenant, label = "History" } = {}) {
   return table(
     label,
-    ["Time", "What", "Event", "VMs", ...(isTenant ? [] : ["Host"]), "By", "Details"],
+    ["Time", "Kind", "Event", "VMs", ...(isTenant ? [] : ["Host"]), "By", "Details"],
     rows.map((row) => ({
       key: row.sequence,
       id: `row-${row.sequence}`,
@@ -143,7 +171,7 @@ export function historyTable(rows, { isTenant, label = "History" } = {}) {
           time(row.time),
         ),
         h("span", { class: `kind kind-${row.kind}` }, row.kind),
-        row.event ? eventLink(row.event, row.type) : (row.type ?? "–"),
+        row.event ? eventLink(row.event, row.type) : row.type,
         row.vms.length || !row.group ? links(row.vms, vmLink, 3) : groupLink(row.group),
         ...(isTenant ? [] : [row.host ? hostLink(row.host) : ""]),
         row.by,
@@ -151,7 +179,6 @@ export function historyTable(rows, { isTenant, label = "History" } = {}) {
       ],
     })),
     "No rows.",
+    "flow",
   );
 }
-
-export const problemText = (problem) => problem && h("p", { class: "notice problem", role: "alert" }, problem.message);

@@ -7,10 +7,10 @@ const DELAY = 200; // Milliseconds after the last key, before the dry run.
 
 /** The state of a form that is kept while its page is open. */
 export class RequestForm {
-  /** `path`: of the API; `body(values)`: of the request, or null if it is incomplete; `describe(result)`: what would
-      happen; `done(result)`: after success. */
-  constructor(context, { path, values, body, describe, done }) {
-    Object.assign(this, { context, path, values, body, describe, done });
+  /** `path`: of the API; `body(values)`: of the request, or null if it is incomplete; `hint`: what is missing then;
+      `describe(result)`: what would happen; `done(result)`: after success. */
+  constructor(context, { path, values, body, hint = "", describe, done }) {
+    Object.assign(this, { context, path, values, body, hint, describe, done });
     this.plan = null;
     this.problem = null;
     this.busy = false;
@@ -68,12 +68,12 @@ export class RequestForm {
       h("div", { class: "fields" }, fields),
       h(
         "div",
-        { class: "plan", "aria-live": "polite" },
+        { class: `plan${this.problem ? " problem" : ""}`, "aria-live": "polite" },
         this.problem
-          ? h("p", { class: "notice problem" }, this.problem.message)
+          ? [h("h3", null, "Not possible"), h("p", null, this.problem.message)]
           : this.plan
             ? [h("h3", null, "What would happen"), this.describe(this.plan)]
-            : h("p", { class: "muted" }, "Checking …"),
+            : h("p", { class: "muted" }, this.body(this.values) ? "Checking …" : this.hint),
       ),
       h(
         "p",

@@ -8,6 +8,7 @@ const BAR = 14;
 const TOP = 22;
 const LABEL = 130;
 const MAX_LANES = 40;
+const MAX_ROWS = 6; // of a lane
 const STEPS = [60, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800].map((each) => each * 1000);
 
 const BARS = [
@@ -57,7 +58,12 @@ class Timeline extends Ticking {
       lanes.get(name).push(event);
     }
     const names = [...lanes.keys()].slice(0, MAX_LANES);
-    const rows = names.flatMap((name) => packed(lanes.get(name)).map((row, index) => [index ? "" : name, row]));
+    const rows = names.flatMap((name) =>
+      packed(lanes.get(name))
+        .slice(0, MAX_ROWS)
+        .map((row, index) => [index ? "" : name, row]),
+    );
+    const hidden = [...lanes.values()].flat().length - rows.flatMap(([, row]) => row).length;
     const height = TOP + Math.max(rows.length, 1) * LANE + 4;
     render(
       this,
@@ -67,7 +73,7 @@ class Timeline extends Ticking {
         { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
         ticks(begin, end, width - label).map((at) => [
           h("line", { class: "tick", x1: x(at), x2: x(at), y1: TOP - 4, y2: height }),
-          h("text", { class: "tick-label", x: x(at), y: 12 }, clockTime(new Date(at).toISOString()).slice(0, -3)),
+          h("text", { class: "tick-label", x: x(at), y: 12 }, tickLabel(at)),
         ]),
         rows.map(([name, row], index) => {
           const y = TOP + index * LANE;
@@ -84,13 +90,14 @@ class Timeline extends Ticking {
         { class: "legend" },
         BARS.map(([style, name, title]) => h("span", { title }, h("i", { class: `key ${style}` }), name)),
         h("span", null, h("i", { class: "key not-before" }), "NotBefore"),
-        lanes.size > names.length && `${lanes.size - names.length} more groups are not shown.`,
+        h("span", null, h("i", { class: "key now" }), "now"),
+        hidden > 0 && h("span", null, `${hidden} more event${hidden === 1 ? " is" : "s are"} not shown.`),
       ),
     );
   }
 }
 
-/** Divides events into rows in which no two of them overlap. */
+/** Divides events into rows in which no two of them overlap. Active events come first, the soonest at the top. */
 function packed(events) {
   const rows = [];
   for (const event of [...events].sort((a, b) => a.created_at.localeCompare(b.created_at))) {
@@ -98,7 +105,8 @@ function packed(events) {
     if (row) row.push(event);
     else rows.push([event]);
   }
-  return rows;
+  const order = (row) => `${row.at(-1).ended_at ? 1 : 0} ${row.at(-1).not_before}`;
+  return rows.sort((a, b) => order(a).localeCompare(order(b)));
 }
 
 function endOf(event) {
@@ -120,6 +128,7 @@ function bar(event, x, y, time, end) {
     rect(`noticed${event.approved_at ? " approved" : ""}${over}`, x(created), x(noticeEnd), y),
     started && rect(`running${over}`, x(started), x(finished), y),
     notBefore <= end &&
+      (started || !event.ended_at) &&
       h("line", { class: "not-before", x1: x(notBefore), x2: x(notBefore), y1: y - 3, y2: y + BAR + 3 }),
     notBefore > end &&
       h("text", { class: "beyond", x: x(end) - 4, y: y + BAR - 3 }, `in ${duration(notBefore - time)} →`),
@@ -139,6 +148,12 @@ function ticks(begin, end, width) {
   const found = [];
   for (let at = Math.ceil(begin / step) * step; at < end; at += step) found.push(at);
   return found;
+}
+
+/** The date at midnight, and otherwise the time of day. */
+function tickLabel(at) {
+  const [day, time] = new Date(at).toISOString().split("T");
+  return time.startsWith("00:00") ? day : time.slice(0, 5);
 }
 
 function shorten(name, width) {

@@ -172,7 +172,7 @@ function card(group, zoom) {
   if (last?.signature === signature) return last.node;
   const node = h(
     "section",
-    { class: `card group zoom-${zoom}`, key: group.name, "aria-label": group.name },
+    { class: `card group zoom-${zoom}${group.vms.length > BLOCK ? " large" : ""}`, key: group.name, "aria-label": group.name },
     h(
       "h2",
       null,

@@ -10,7 +10,7 @@ const FILTERS = [
   ["host", "Host"],
   ["type", "Event type"],
   ["cause", "Cause"],
-  ["kind", "What"],
+  ["kind", "Kind"],
   ["by", "By"],
   ["since", "Since", "2h, 30d or a date"],
   ["until", "Until", "a date or time"],

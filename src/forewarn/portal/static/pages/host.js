@@ -2,7 +2,17 @@
 
 import { causes, get, part, post } from "../api.js";
 import { operationForm } from "../operation_form.js";
-import { button, facts, historyTable, tag, vmLink } from "../parts.js";
+import {
+  approvals,
+  button,
+  facts,
+  historyTable,
+  operationEvents,
+  table,
+  tag,
+  time,
+  vmLink,
+} from "../parts.js";
 import { h } from "../render.js";
 
 export default {
@@ -20,7 +30,8 @@ export default {
     ]);
     state.form?.check();
     const known = context.can("operator") ? await causes() : [];
-    return { host, history: history.history, causes: known };
+    const operations = await Promise.all(host.operations.map(({ id }) => get(`operations/${id}`, {}, signal)));
+    return { host, operations, history: history.history, causes: known };
   },
 
   concerns: (row, { params }) =>
@@ -28,7 +39,7 @@ export default {
     row.host !== null ||
     ["executed", "marked-done", "completed", "fleet-applied"].includes(row.kind),
 
-  view({ host, history, causes }, context) {
+  view({ host, operations, history, causes }, context) {
     return [
       facts([
         ["State", tag(host.state, host.state === "in-service" ? "" : "state-unhealthy"), host.spare && " (spare)"],
@@ -39,23 +50,6 @@ export default {
                 "ul",
                 { class: "inline" },
                 host.vms.map((name) => h("li", { key: name }, vmLink(name))),
-              )
-            : "none",
-        ],
-        [
-          "Operations",
-          host.operations.length
-            ? h(
-                "ul",
-                null,
-                host.operations.map((operation) =>
-                  h(
-                    "li",
-                    { key: operation.id },
-                    `${operation.cause}: ${operation.status} `,
-                    h("code", null, operation.id.slice(0, 8)),
-                  ),
-                ),
               )
             : "none",
         ],
@@ -71,6 +65,24 @@ export default {
             { style: "primary" },
           ),
         ),
+      operations.length > 0 && [
+        h("h2", null, "Operations"),
+        table(
+          "Operations",
+          ["Cause", "Status", "Requested", "Approvals", "Events", ...(context.can("operator") ? [""] : [])],
+          operations.map((operation) => ({
+            key: operation.id,
+            cells: [
+              operation.cause,
+              tag(operation.status, `state-${operation.status}`),
+              ["by ", operation.requested_by, " at ", time(operation.requested_at)],
+              approvals(operation),
+              operationEvents(operation),
+              ...(context.can("operator") ? [operationButtons(context, operation)] : []),
+            ],
+          })),
+        ),
+      ],
       causes.length > 0 &&
         h(
           "section",
@@ -82,10 +94,24 @@ export default {
         h(
           "p",
           null,
-          h("a", { href: `/portal/rollouts?hosts=${part(host.name)}` }, "Plan a rollout that starts with this host"),
+          h("a", { href: `/portal/rollouts?hosts=${part(host.name)}` }, "Plan a rollout of this host"),
         ),
       h("h2", null, "History"),
       historyTable(history, context),
     ];
   },
 };
+
+function operationButtons(context, { id, cause, status, host }) {
+  if (status !== "pending") return "";
+  const cancel = () =>
+    context.open({
+      title: `Cancel ${cause} of ${host}?`,
+      view: () => h("p", null, "The operation and all its events are cancelled."),
+      confirm: "Cancel the operation",
+      danger: true,
+      run: () => post(`operations/${id}/cancel`),
+      done: `Cancelled ${cause} of ${host}.`,
+    });
+  return h("span", { class: "buttons" }, button("Cancel", cancel, { label: `Cancel ${cause}` }));
+}

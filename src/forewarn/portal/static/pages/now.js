@@ -19,7 +19,7 @@ import {
 } from "../parts.js";
 import { h } from "../render.js";
 import { now, setClock } from "../time.js";
-import { eventButtons, routineCauses } from "../event_actions.js";
+import { canBeApproved, eventButtons, routineCauses } from "../event_actions.js";
 
 const PERIODS = [
   ["1 hour", 3_600_000],
@@ -82,7 +82,7 @@ export default {
         "Events",
         ["Starts in", "Event", "VMs", "Cause", "Approvals", "Waits for", ...(context.canApprove ? [""] : [])],
         events.map((event) => row(event, data.routine, context)),
-        "Nothing is coming.",
+        "Events appear here when they are scheduled.",
       ),
       data.total_events > events.length &&
         h(
@@ -95,8 +95,9 @@ export default {
 };
 
 function timeline(data, context) {
-  const furthest = Math.max(...data.events.map((event) => Date.parse(event.not_before) - now()), 0);
-  const chosen = context.state.period ?? (PERIODS.find(([, length]) => furthest <= length) ?? PERIODS.at(-1))[1];
+  const soonest = data.events.find((event) => event.status === "scheduled")?.not_before;
+  const wait = soonest ? Date.parse(soonest) - now() : 0;
+  const chosen = context.state.period ?? (PERIODS.find(([, length]) => wait <= length) ?? PERIODS.at(-1))[1];
   return h(
     "section",
     { class: "card", "aria-label": "Timeline" },
@@ -139,21 +140,18 @@ function row(event, routine, context) {
         h(
           "span",
           { class: "sub" },
-          event.group !== event.vms[0] && groupLink(event.group),
-          event.host && [" on ", hostLink(event.host)],
+          event.group !== event.vms[0] && [groupLink(event.group), " "],
+          event.host && ["on ", hostLink(event.host)],
         ),
       ],
       [event.cause, event.requested_by && h("span", { class: "sub" }, `by ${event.requested_by}`)],
       [
-        approved ? tag("approved", "state-approved") : isScheduled ? tag("open") : "",
-        h(
-          "span",
-          { class: "sub" },
-          approved ? ["by ", event.approved_by] : "",
-          event.operation_events > 1 && ` ${event.operation_approvals} of ${event.operation_events} scopes`,
-        ),
+        approved ? tag("approved", "state-approved") : isScheduled && canBeApproved(event) ? tag("not approved") : "–",
+        approved && h("span", { class: "sub" }, `by ${event.approved_by}`),
+        event.operation_events > 1 &&
+          h("span", { class: "sub" }, `${event.operation_approvals} of ${event.operation_events} scopes`),
       ],
-      isScheduled ? waits(event.waits) : "the end of the work",
+      waits(event.waits),
       ...(context.canApprove
         ? [h("span", { class: "buttons" }, eventButtons(context, event, routine, `${event.type} of ${event.vms[0]}`))]
         : []),

@@ -1,7 +1,20 @@
 // A rollout: progress, current health gate, remaining waves; pause, resume and cancel.
 
 import { get, post } from "../api.js";
-import { button, conditions, facts, groupLink, historyTable, hostLink, links, table, tag, time } from "../parts.js";
+import {
+  approvals,
+  button,
+  conditions,
+  facts,
+  groupLink,
+  historyTable,
+  hostLink,
+  links,
+  operationEvents,
+  table,
+  tag,
+  time,
+} from "../parts.js";
 import { h } from "../render.js";
 import { seconds } from "../time.js";
 import { progress } from "./rollouts.js";
@@ -44,7 +57,7 @@ export default {
               view: () => h("p", null, "Hosts that it is updating now are finished. It starts no other host."),
               confirm: "Cancel the rollout",
               danger: true,
-              run: change("cancel"),
+              run: () => post(`rollouts/${rollout.id}/cancel`),
               done: "Cancelled the rollout.",
             }),
           ),
@@ -68,21 +81,22 @@ export default {
         h("h2", null, "In progress"),
         table(
           "Hosts in progress",
-          ["Host", "Status", "Health", "Started", "Approvals"],
+          ["Host", "Status", "Health", "Started", "Approvals", "Events"],
           operations.map((operation) => ({
             key: operation.id,
             cells: [
               hostLink(operation.host),
-              tag(operation.status),
+              tag(operation.status, `state-${operation.status}`),
               operation.health ?? "not checked yet",
               time(operation.started_at),
-              `${operation.events.filter((event) => event.approved_at).length} of ${operation.events.length}`,
+              approvals(operation),
+              operationEvents(operation),
             ],
           })),
         ),
       ],
       domains(rollout, map),
-      plan?.waves.length > 0 && [h("h2", null, "Remaining waves"), waves(plan.waves)],
+      plan?.waves.length > 0 && [h("h2", null, "Remaining waves"), waves(plan.waves, rollout.wave)],
       h("h2", null, "Hosts"),
       facts([
         ["Done", rollout.done.length ? links(rollout.done, hostLink, 40) : "none"],
@@ -142,8 +156,8 @@ function domains(rollout, map) {
   ];
 }
 
-/** The waves of a plan, with the update domain of each group. */
-export function waves(list) {
+/** The waves of a plan, with the update domain of each group. `before`: how many waves came before them. */
+export function waves(list, before = 0) {
   return [
     table(
       "Waves",
@@ -151,7 +165,7 @@ export function waves(list) {
       list.slice(0, MOST_WAVES).map((wave, index) => ({
         key: index,
         cells: [
-          String(index + 1),
+          String(before + index + 1),
           links(wave.hosts, hostLink, 4),
           links(wave.groups, (each) => `${each.group}: ${each.update_domain}`, 4),
           String(wave.vms),

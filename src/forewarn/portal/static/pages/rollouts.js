@@ -51,7 +51,8 @@ export function progress({ pending, in_progress: active, done, skipped }) {
 function newRollout(context) {
   const form = (context.state.form ??= new RequestForm(context, {
     path: "rollouts",
-    values: { hosts: context.query.get("hosts") ?? "*", max_unavailable: "1" },
+    values: { hosts: context.query.get("hosts") ?? "" },
+    hint: "Enter hosts to see the plan.",
     body: ({ hosts, type, notice, pause, health_timeout, max_unavailable }) => {
       const given = Object.entries({ type, notice, pause, health_timeout }).filter(([, value]) => value);
       const patterns = hosts.split(/[\s,]+/).filter(Boolean);
@@ -72,9 +73,9 @@ function newRollout(context) {
     h("h2", null, "New rollout"),
     form.view(
       [
-        form.field("hosts", "Hosts", {}, "Names or patterns, such as rack-1-*"),
+        form.field("hosts", "Hosts", {}, ["Names or patterns, such as ", h("code", { class: "name" }, "rack-1-*")]),
         form.field("type", "Event", { options: [["", "Freeze (default)"], ["Reboot"]] }),
-        form.field("max_unavailable", "At most at once", { type: "number", min: 1 }),
+        form.field("max_unavailable", "At most at once", { type: "number", min: 1, placeholder: "the default" }),
         form.field("notice", "Notice", { placeholder: "the minimum" }),
         form.field("pause", "Pause between waves", { placeholder: "the default" }),
         form.field("health_timeout", "Health timeout", { placeholder: "the default" }),

@@ -1,7 +1,7 @@
 // A run of a scenario: its steps, as they pass or fail.
 
 import { get, part, post } from "../api.js";
-import { button, facts, links, tag, time, vmLink } from "../parts.js";
+import { button, expectations, facts, links, tag, time, vmLink } from "../parts.js";
 import { h } from "../render.js";
 
 const MARKS = { passed: "✓", failed: "×", running: "▶", pending: "·", skipped: "–" };
@@ -43,7 +43,7 @@ export default {
             tag(step.status, `state-${step.status}`),
             step.started_at &&
               h("span", { class: "sub" }, time(step.started_at), step.ended_at && [" to ", time(step.ended_at)]),
-            step.expects.length > 0 && h("span", { class: "sub" }, `expects ${step.expects.join(", ")}`),
+            expectations(step),
             step.error && h("span", { class: "problem-text" }, step.error),
           ),
         ),

@@ -1,7 +1,7 @@
 // A scenario: its steps, and the form that runs it.
 
 import { get, part, post } from "../api.js";
-import { facts } from "../parts.js";
+import { expectations, facts } from "../parts.js";
 import { h } from "../render.js";
 import { isVirtual, seconds } from "../time.js";
 
@@ -29,7 +29,7 @@ export default {
             null,
             h("strong", null, step.title),
             step.action && step.action !== step.title && h("span", { class: "sub" }, step.action),
-            step.expects.length > 0 && h("span", { class: "sub" }, `expects ${step.expects.join(", ")}`),
+            expectations(step),
           ),
         ),
       ),

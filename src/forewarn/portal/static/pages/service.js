@@ -100,7 +100,11 @@ export default {
               [token.role, token.group && ` of ${token.group}`],
               ["by ", token.created_by, ", ", since(token.created_at)],
               token.expires_at ? time(token.expires_at) : "never",
-              button("Revoke", () => revoke(token, context), { label: `Revoke ${token.name}` }),
+              h(
+                "span",
+                { class: "buttons" },
+                button("Revoke", () => revoke(token, context), { label: `Revoke ${token.name}` }),
+              ),
             ],
           })),
         ),
@@ -108,15 +112,14 @@ export default {
       h("h2", null, "Settings"),
       table(
         "Settings",
-        ["Setting", "Value", "From", "Meaning"],
+        ["Setting", "Value", "From"],
         settings.map((setting) => ({
           key: setting.name,
           class: setting.origin === "default" ? "default" : "",
           cells: [
-            h("code", null, setting.name),
-            h("code", { class: "break" }, String(setting.value ?? "")),
+            [h("code", null, setting.name), h("span", { class: "sub" }, setting.help)],
+            h("code", { class: "break" }, String(setting.value ?? "").replaceAll(",", ", ")),
             setting.origin,
-            setting.help,
           ],
         })),
       ),

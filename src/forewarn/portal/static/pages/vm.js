@@ -3,7 +3,7 @@
 import "../timeline.js";
 import { causes, get, part } from "../api.js";
 import { operationForm } from "../operation_form.js";
-import { eventLink, eventType, facts, groupLink, historyTable, hostLink, left, since, tag } from "../parts.js";
+import { eventLink, eventType, facts, groupLink, historyTable, hostLink, left, links, since, tag } from "../parts.js";
 import { h } from "../render.js";
 import { duration, now } from "../time.js";
 
@@ -36,17 +36,17 @@ export default {
     const live = events.filter((event) => !event.ended_at);
     return [
       facts([
+        ["State", tag(vm.state)],
         [
-          "State",
-          tag(vm.state),
-          live.map((event) => [
-            " ",
-            eventLink(event.id, [
-              eventType(event.type),
-              " ",
-              event.status === "started" ? "started" : ["in ", left(event.not_before)],
-            ]),
-          ]),
+          "Active events",
+          live.length
+            ? links(live, (event) =>
+                eventLink(event.id, [
+                  eventType(event.type),
+                  event.status === "started" ? " started" : [" in ", left(event.not_before)],
+                ]),
+              )
+            : "none",
         ],
         [
           "Group",

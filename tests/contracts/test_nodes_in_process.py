@@ -1,0 +1,418 @@
+"""Nodes in this process, on a real database: interleavings that a test with processes cannot choose."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import psycopg
+import pytest
+from starlette.applications import Starlette
+
+from forewarn.clock import SystemClock
+from forewarn.control.input import MAX_BODY_BYTES
+from forewarn.control.leader_requests import LeaderRequests
+from forewarn.core.fleet import VM, Fleet
+from forewarn.core.limits import OperatorLimits
+from forewarn.core.operations import CauseRequest
+from forewarn.engine.engine import Engine
+from forewarn.errors import DatabaseFailed, LeaderLost, NoLeader, NotLeading, StoreOutcomeUnknown
+from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.nodes import forwarding as forwarding_module
+from forewarn.nodes import link as link_module
+from forewarn.nodes import node as node_module
+from forewarn.nodes.forwarding import NodeForwarder
+from forewarn.nodes.node import Node
+from forewarn.ports import NodeRow
+from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
+from forewarn.stores.postgresql_server import PostgresqlServer
+from forewarn.system.sockets import address_of, open_socket
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from datetime import datetime
+
+    from forewarn.core.events import Event
+    from forewarn.core.state import Draft
+    from forewarn.engine.engine import Published
+    from postgresql import PostgresServer
+
+pytestmark = pytest.mark.anyio
+LONGEST_WAIT_SECONDS = 30
+NOWHERE = "host=127.0.0.1 port=1 user=x dbname=x"
+
+
+@pytest.fixture
+def server(postgresql: PostgresServer, schema: str) -> Iterator[PostgresqlServer]:
+    made = PostgresqlServer(postgresql.url, schema)
+    made.prepare()
+    yield made
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+class SlowMembership(PostgresqlMembership):
+    """Renews the lease only when the test allows it."""
+
+    def __init__(self, server: PostgresqlServer, node: str) -> None:
+        super().__init__(server, node)
+        self.may_renew = threading.Event()
+        self.may_renew.set()
+        self.renewing = threading.Event()
+
+    def renew_lease(self, seconds: float) -> int | None:
+        found = super().renew_lease(seconds)
+        self.renewing.set()
+        self.may_renew.wait(LONGEST_WAIT_SECONDS)
+        return found
+
+
+class CutStore(PostgresqlStore):
+    """Loses the connection after the next commit, and cannot connect again until the test allows it."""
+
+    cut_off = False
+
+    def _write(self, work: Callable[[], object]) -> None:
+        super()._write(work)
+        if self.cut_off:
+            self.cut_off = False
+            self._writing.close()
+            self._writing._server = PostgresqlServer(NOWHERE, "x")
+            raise psycopg.OperationalError("the connection was lost")
+
+    def mend(self) -> None:
+        self._writing._server = self._server
+
+
+class Member:
+    """A node without its servers."""
+
+    def __init__(self, server: PostgresqlServer, name: str, lease_seconds: float) -> None:
+        clock = SystemClock()
+        self.store = CutStore(server, name)
+        self.membership = SlowMembership(server, name)
+        self.engine = Engine(clock, self.store, SimulatedFabric(clock), OperatorLimits())
+        row = NodeRow(name, name, "127.0.0.1:1", "", "", "1", clock.now().isoformat(), 0)
+        journal = PostgresqlJournal(server, name)
+        self.node = Node(self.engine, self.store, self.membership, journal, row, lease_seconds)
+
+    async def set_fact(self, name: str) -> None:
+        def command(draft: Draft, _: datetime, __: OperatorLimits) -> None:
+            draft.changes.facts[name] = "set"
+
+        await self.engine.execute(command)
+
+    @property
+    def facts(self) -> set[str]:
+        return {name for name, value in self.engine.facts.items() if value == "set"}
+
+
+@asynccontextmanager
+async def running(server: PostgresqlServer, *names: str, lease_seconds: float = 1.0) -> AsyncIterator[list[Member]]:
+    """Run nodes. The first one leads."""
+    members = [Member(server, name, lease_seconds) for name in names]
+    for member in members:
+        await member.node.start()
+    try:
+        yield members
+    finally:
+        for member in members:
+            await member.node.suspend()
+            await member.engine.stop()
+            await member.node.stop()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+        while not condition():  # noqa: ASYNC110 - other parts of the program have no event for it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_leader_that_does_not_know_the_outcome_of_a_commit_reads_the_journal_and_leads_again(
+    server: PostgresqlServer,
+) -> None:
+    async with running(server, "one", lease_seconds=60) as (one,):
+        await one.set_fact("first")
+        one.store.cut_off = True
+        with pytest.raises(StoreOutcomeUnknown):
+            await one.set_fact("second")
+        assert not one.node.lease_remaining_seconds, "another node may already show the change"
+        one.store.mend()
+        await until(lambda: one.node.role.epoch > 1 and one.engine.leads)
+        assert one.facts == {"first", "second"}
+        await one.set_fact("third")
+        assert one.facts == {"first", "second", "third"}
+
+
+async def test_a_commit_after_one_with_an_unknown_outcome_is_not_taken_for_it(server: PostgresqlServer) -> None:
+    async with running(server, "one", lease_seconds=60) as (one,):
+        one.store.cut_off = True
+        with pytest.raises(StoreOutcomeUnknown):
+            await one.set_fact("first")
+        await one.node.suspend()  # so that it does not lead again
+        one.store.mend()
+        with server.connect("test") as connection:
+            row = connection.execute("SELECT max(number) FROM journal").fetchone()
+        with pytest.raises(NotLeading):
+            await one.engine.run_in_store_thread(
+                one.store._find_outcome,
+                row[0],  # type: ignore[index]
+                psycopg.OperationalError("lost"),
+            )
+
+
+async def test_a_leader_whose_epoch_was_raised_without_its_knowledge_leads_again(
+    server: PostgresqlServer, postgresql: PostgresServer
+) -> None:
+    """It raises the epoch itself to find the outcome of a commit, and can lose the connection before the response."""
+    async with running(server, "one", lease_seconds=60) as (one,):
+        postgresql.execute(f"UPDATE {server.schema}.lease SET epoch = epoch + 1")
+        with pytest.raises(NotLeading):
+            await one.set_fact("first")
+        await until(lambda: one.node.role.epoch > 2 and one.engine.leads)
+        await one.set_fact("second")
+        assert one.facts == {"second"}
+
+
+async def test_a_leader_that_steps_down_during_a_renewal_does_not_keep_the_lease(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "ABSTAIN_SECONDS", 0.1)
+    async with running(server, "one") as (one,):
+        one.membership.renewing.clear()
+        one.membership.may_renew.clear()
+        await until(one.membership.renewing.is_set)
+        stepping = asyncio.create_task(one.node.step_down())
+        await until(lambda: not one.engine.leads)
+        one.membership.may_renew.set()
+        await stepping
+        await until(lambda: one.engine.leads)
+        assert one.node.role.epoch == 2
+
+
+async def test_a_leader_does_not_send_commits_with_a_gap(server: PostgresqlServer) -> None:
+    async with running(server, "one", "two") as (one, two):
+        await one.set_fact("by one")
+        behind = one.engine.position - 1
+        assert [row.number for row in one.node.rows_after(behind)] == [behind + 1]
+        await one.node.step_down()
+        await until(lambda: two.engine.leads)
+        await two.set_fact("by two")
+        one.node._abstains_until = 0
+        await two.node.step_down()
+        await until(lambda: one.engine.leads)
+        await one.set_fact("by one again")
+        assert one.node.rows_after(behind) == [], "a node that has only these would lack the commits of the other"
+        await until(lambda: two.engine.position == one.engine.position)
+        assert two.facts == {"by one", "by two", "by one again"}
+
+
+async def test_a_node_that_has_only_loaded_the_state_continues_after_the_time_of_the_last_commit(
+    server: PostgresqlServer,
+) -> None:
+    """Its own clock may be behind that of the last leader."""
+    later = SystemClock().now() + timedelta(seconds=50)  # less than a jump, which is noticed otherwise
+    async with running(server, "one") as (one,):
+        one.engine.clock.now = lambda: later  # type: ignore[method-assign]
+        await one.set_fact("first")
+    async with running(server, "two") as (two,):
+        found = await two.engine.execute(lambda _, now, __: now)
+    assert found >= later
+
+
+async def test_an_event_that_ends_while_the_state_is_loaded_does_not_leave_the_document_early(
+    server: PostgresqlServer,
+) -> None:
+    async with running(server, "one", "two") as (one, two):
+        await one.engine.apply_fleet(Fleet([VM("web-0", "web-0", "a")]), "test")
+        await one.engine.enable("web-0", "test")
+        (operation,) = await one.engine.request(CauseRequest("restart", ("web-0",)), "test")
+        await until(lambda: two.engine.position == one.engine.position)
+        before = two.engine.document("web-0")
+        loaded = two.store.load()
+        await one.engine.cancel_operation(operation.id, "test")
+        after = one.engine.document("web-0")
+        ended = await asyncio.to_thread(two.store.events_ended_since, operation.requested_at)
+        assert [event.id for event in ended] == [before.events[0].id]
+        two.engine._writer.use(loaded, ended)
+        assert two.engine.document("web-0") in (before, after)
+
+
+async def test_a_node_that_loses_the_database_while_it_loads_the_state_keeps_the_old_one(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(server, "one") as (one,):
+        await one.set_fact("first")
+        await until(lambda: "alive_at" in one.engine.facts)
+        published: list[Published] = []
+        one.engine.subscribe(published.append)
+        before, position = one.engine._writer.state, one.engine.position
+        with server.connect("test") as connection:
+            connection.execute("UPDATE journal SET number = number + 1")
+
+        def fail(_: object) -> list[Event]:
+            raise DatabaseFailed(problem="lost")
+
+        monkeypatch.setattr(one.store, "events_ended_since", fail)
+        with pytest.raises(DatabaseFailed):
+            await one.engine.load()
+        assert (one.engine._writer.state, one.engine.position, published) == (before, position, [])
+        monkeypatch.undo()
+        await one.engine.load()
+        assert (one.engine.position, len(published)) == (position + 1, 1)
+
+
+async def test_the_fabric_recovers_before_the_first_commit_of_a_leader(server: PostgresqlServer) -> None:
+    member = Member(server, "one", 60)
+    leads = []
+
+    async def recover(_: object) -> None:
+        leads.append(member.engine.leads)
+
+    member.engine._fabric.recover = recover  # type: ignore[method-assign,assignment]
+    await member.node.start()
+    assert (leads, member.engine.leads) == ([False], True)
+    await member.node.suspend()
+    await member.engine.stop()
+    await member.node.stop()
+
+
+# --- Forwarding -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def forwarding(*members: Member) -> AsyncIterator[list[NodeForwarder]]:
+    """Let nodes send changes to each other."""
+    forwarders = []
+    for member in members:
+        listener = open_socket("127.0.0.1:0")
+        member.node.row = member.node.row._replace(address=address_of(listener))
+        forwarders.append(NodeForwarder(member.node, "secret", None))
+        await forwarders[-1].start(listener)
+    try:
+        yield forwarders
+    finally:
+        for forwarder in forwarders:
+            await forwarder.stop()
+
+
+@asynccontextmanager
+async def running_with_links(
+    server: PostgresqlServer, *names: str
+) -> AsyncIterator[list[tuple[Member, NodeForwarder]]]:
+    members = [Member(server, name, 60) for name in names]
+    async with forwarding(*members) as forwarders:
+        for member in members:
+            await member.node.start()
+        try:
+            yield list(zip(members, forwarders, strict=True))
+        finally:
+            for member in members:
+                await member.node.suspend()
+                await member.engine.stop()
+                await member.node.stop()
+
+
+async def never(_: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_leader_that_does_not_respond_may_have_made_the_change(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "WRITE_SECONDS", 1.0)
+    async with running_with_links(server, "one", "two") as ((_, leader), (_, follower)):
+        leader.handlers["approve"] = never
+        with pytest.raises(LeaderLost, match="not known whether the change was made"):
+            await follower.request("approve", [], repeatable=True)
+
+
+async def test_a_change_does_not_wait_for_a_leader_that_is_gone_when_another_leads(server: PostgresqlServer) -> None:
+    async with running_with_links(server, "one", "two", "three") as ((one, leader), (two, next_one), (_, follower)):
+        done = asyncio.Event()
+        leader.handlers["approve"] = never
+
+        async def approve(_: object) -> None:
+            done.set()
+
+        next_one.handlers["approve"] = approve
+        change = asyncio.create_task(follower.request("approve", [], repeatable=True))
+        await until(lambda: follower.forwarded)
+        await one.node.step_down()
+        await until(lambda: two.engine.leads or follower.engine.leads)
+        if follower.engine.leads:
+            follower.handlers["approve"] = approve
+        async with asyncio.timeout(forwarding_module.WRITE_SECONDS / 2):
+            await change
+        assert done.is_set()
+
+
+async def test_changes_share_the_attempt_to_connect_to_a_leader_and_wait_for_a_bounded_time(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "WRITE_SECONDS", 1.0)
+    monkeypatch.setattr(link_module, "PROOF_SECONDS", 0.7)
+    silent = open_socket("127.0.0.1:0")
+    silent.listen()
+    async with running_with_links(server, "one", "two") as (_, (two, follower)):
+        leader = two.node.leader
+        assert leader is not None
+        two.node.nodes = []
+        monkeypatch.setattr(two.node, "leader", leader._replace(address=address_of(silent)))
+        monkeypatch.setattr(two.node, "_set_leader", lambda _: None)
+        async with asyncio.timeout(3):
+            changes = [follower.request("approve", [], repeatable=True) for _ in range(10)]
+            found = await asyncio.gather(*changes, return_exceptions=True)
+        assert [type(error) for error in found] == [NoLeader] * 10
+    silent.close()
+
+
+async def test_a_request_that_cannot_be_repeated_may_take_longer_than_the_search_for_a_leader(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "WRITE_SECONDS", 0.5)
+
+    async def slow(_: object) -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    async with running_with_links(server, "one", "two") as ((_, leader), (_, follower)):
+        leader.handlers["control"] = slow
+        assert await follower.request("control", {}, repeatable=False) == "done"
+
+
+async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts() -> None:
+    """Signing in needs no token, so everyone could fill the memory of a node."""
+    part, parts = b"x" * 65_536, 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal parts
+        parts += 1
+        return {"type": "http.request", "body": part, "more_body": True}
+
+    class Leader:
+        is_certain = False
+        engine = None
+        handlers: ClassVar[dict[str, Any]] = {}
+
+        async def request(self, _: str, payload: dict[str, Any], *, repeatable: bool) -> Any:
+            assert not repeatable
+            return 413, [], str(len(payload["body"])).encode()
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/session",
+        "query_string": b"",
+        "headers": [],
+        "client": None,
+    }
+    await LeaderRequests(Starlette(), Leader())(scope, receive, send)  # type: ignore[arg-type]
+    assert MAX_BODY_BYTES < int(sent[1]["body"]) <= MAX_BODY_BYTES + len(part)
