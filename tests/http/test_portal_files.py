@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from forewarn.testing.client import HTTPResponse
 
-PAGE = (FOLDER / "index.html").read_bytes()
+FILES = [path for path in sorted(FOLDER.rglob("*")) if path.is_file() and path.name != "index.html"]
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +38,45 @@ def test_the_address_of_the_service_leads_to_the_portal(service: Service, path: 
     assert (response.status, response.headers["location"]) == (307, "portal/")
 
 
+def version_of(service: Service) -> str:
+    """The version of the files, as the page names it."""
+    found = re.search(r'src="/portal/static/([0-9a-f]+)/app.js"', get(service, "/portal/").body.decode())
+    assert found is not None
+    return found[1]
+
+
 @pytest.mark.parametrize("path", ["/portal/", "/portal/fleet", "/portal/vms/web-0.example.org", "/portal/a/b/c"])
 def test_every_page_is_the_same_file(service: Service, path: str) -> None:
     response = get(service, path)
-    assert (response.status, response.body) == (200, PAGE)
+    assert (response.status, response.body) == (200, get(service, "/portal/").body)
     assert response.headers["content-type"] == "text/html; charset=utf-8"
 
 
+def test_the_page_lists_every_module_with_its_version(service: Service) -> None:
+    """A browser loads them at once, instead of one after the other."""
+    listed = re.findall(r'rel="modulepreload" href="([^"]+)"', get(service, "/portal/").body.decode())
+    modules = [path.relative_to(FOLDER) for path in FILES if path.suffix == ".js"]
+    assert listed == [f"/portal/static/{version_of(service)}/{module}" for module in modules]
+
+
 def test_every_file_is_served_with_its_media_type_and_a_tag(service: Service) -> None:
-    expected = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-    for path in FOLDER.rglob("*"):
-        if path.is_file():
-            response = get(service, f"/portal/static/{path.relative_to(FOLDER)}")
-            assert (response.status, response.body) == (200, path.read_bytes())
-            assert response.headers["content-type"].startswith(expected.get(path.suffix, "image/"))
-            again = get(
-                service, f"/portal/static/{path.relative_to(FOLDER)}", **{"If-None-Match": response.headers["etag"]}
-            )
-            assert (again.status, again.body) == (304, b"")
-            assert again.headers["etag"] == response.headers["etag"]
+    expected = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+    version = version_of(service)
+    for path in FILES:
+        place = f"/portal/static/{version}/{path.relative_to(FOLDER)}"
+        response = get(service, place)
+        assert (response.status, response.body) == (200, path.read_bytes())
+        assert response.headers["content-type"].startswith(expected.get(path.suffix, "image/"))
+        again = get(service, place, **{"If-None-Match": response.headers["etag"]})
+        assert (again.status, again.body) == (304, b"")
+        assert again.headers["etag"] == response.headers["etag"]
+
+
+def test_a_browser_keeps_a_file_of_this_version_and_asks_for_those_of_another(service: Service) -> None:
+    kept = get(service, f"/portal/static/{version_of(service)}/app.js")
+    assert kept.headers["cache-control"] == "public, max-age=31536000, immutable"
+    other = get(service, "/portal/static/0123456789abcdef/app.js")
+    assert (other.body, other.headers["cache-control"]) == (kept.body, "no-cache")
 
 
 def test_a_file_that_has_changed_is_sent_again(service: Service) -> None:
@@ -67,7 +88,7 @@ def test_a_file_that_has_changed_is_sent_again(service: Service) -> None:
 
 
 def test_every_response_restricts_the_browser(service: Service) -> None:
-    for path in ("/portal/", "/portal/static/index.html"):
+    for path in ("/portal/", "/portal/static/other/app.js"):
         headers = get(service, path).headers
         assert headers["content-security-policy"] == (
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -90,11 +111,11 @@ def test_head_has_the_headers_of_get_and_no_body(service: Service) -> None:
     whole, head = get(service, "/portal/"), get(service, "/portal/", "HEAD")
     assert (head.status, head.body) == (200, b"")
     assert head.headers["etag"] == whole.headers["etag"]
-    assert int(head.headers["content-length"]) == len(PAGE)
+    assert int(head.headers["content-length"]) == len(whole.body)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/", "/portal/", "/portal/static/index.html"])
+@pytest.mark.parametrize("path", ["/", "/portal/", "/portal/static/x/app.js"])
 def test_the_files_can_only_be_read(service: Service, method: str, path: str) -> None:
     response = get(service, path, method)
     assert (response.status, response.headers["allow"]) == (405, "GET, HEAD")
@@ -112,7 +133,11 @@ def test_the_files_can_only_be_read(service: Service, method: str, path: str) ->
         "/portal/static/index.html%00.js",
         "/portal/static/",
         "/portal/static/none.js",
-        "/portal/static/INDEX.HTML",
+        "/portal/static/app.js",
+        "/portal/static/x/index.html",
+        "/portal/static/x/APP.JS",
+        "/portal/static/x/../../pages.py",
+        "/portal/static/x//etc/passwd",
     ],
 )
 def test_nothing_outside_of_the_folder_is_served(service: Service, path: str) -> None:
@@ -126,5 +151,5 @@ def test_nothing_outside_of_the_folder_is_served(service: Service, path: str) ->
 
 def test_a_page_of_another_name_cannot_read_the_portal(service: Service) -> None:
     """DNS rebinding: the name of a foreign page can point to this machine."""
-    for path in ("/", "/portal/", "/portal/static/index.html"):
+    for path in ("/", "/portal/", "/portal/static/x/app.js"):
         assert get(service, path, Host="evil.example.org").status == 421

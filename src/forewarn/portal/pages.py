@@ -1,6 +1,7 @@
 """Serves the files of the portal at /portal/. They are public: everything that needs a token comes from /v1.
 
-The pages route on the client, so every path outside of /portal/static/ returns the same page.
+The pages route on the client, so every path outside of /portal/static/ returns the same page. The page names the version
+of all files in their paths, so that browsers keep them, and lists all modules, so that browsers load them at once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"
+KEEP = "public, max-age=31536000, immutable"
+VERSION, MODULE = "VERSION", "MODULE"
+"""Words in the page: the version of the files, and the path of a module in a line that is repeated for each one."""
 
 MEDIA_TYPES = {
     ".html": "text/html",
@@ -64,11 +68,23 @@ def read_files(folder: Path = FOLDER) -> dict[str, PortalFile]:
     return found
 
 
+def complete_page(text: str, version: str, modules: list[str]) -> str:
+    """Return the page with the version and the modules."""
+    lines = []
+    for line in text.replace(VERSION, version).splitlines():
+        lines += [line.replace(MODULE, module) for module in modules] if MODULE in line else [line]
+    return "\n".join([*lines, ""])
+
+
 class Portal:
     """The files, each read once."""
 
     def __init__(self) -> None:
         self._files = read_files()
+        self.version = sha256("".join(file.tag for file in self._files.values()).encode()).hexdigest()[:16]
+        modules = [name for name in self._files if name.endswith(".js")]
+        content = complete_page(self._files[PAGE].content.decode(), self.version, modules).encode()
+        self._page = self._files.pop(PAGE)._replace(content=content, tag=f'"{self.version}"')
 
     def routes(self) -> list[Route]:
         return [
@@ -83,14 +99,17 @@ class Portal:
         return RedirectResponse("portal/")
 
     async def page(self, request: Request) -> Response:
-        return self._response(request, PAGE)
+        return _response(request, self._page)
 
     async def file(self, request: Request) -> Response:
-        return self._response(request, request.path_params["path"])
-
-    def _response(self, request: Request, name: str) -> Response:
+        """Return a file. A page of another release, during an upgrade of several nodes, gets it for this time only."""
+        version, _, name = request.path_params["path"].partition("/")
         found = self._files.get(name)
         if found is None:
             raise UnknownPath(path=request.url.path, hint=" The portal has no such file.")
-        headers = {"content-security-policy": CONTENT_SECURITY_POLICY}
-        return tagged_response(request, found.content, found.tag, found.media_type, headers)
+        return _response(request, found, {"cache-control": KEEP} if version == self.version else {})
+
+
+def _response(request: Request, file: PortalFile, headers: dict[str, str] | None = None) -> Response:
+    sent = {"content-security-policy": CONTENT_SECURITY_POLICY, **(headers or {})}
+    return tagged_response(request, file.content, file.tag, file.media_type, sent)

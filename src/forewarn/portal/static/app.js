@@ -447,8 +447,11 @@ async function signOut() {
 async function start(credentials) {
   app.signInProblem = "";
   try {
-    app.session = credentials ? await post("session", credentials) : await get("session");
-    setClock(await get("clock"));
+    const [session, clock] = credentials
+      ? [await post("session", credentials), await get("clock")]
+      : await Promise.all([get("session"), get("clock")]);
+    app.session = session;
+    setClock(clock);
   } catch (problem) {
     app.session = null;
     app.signInProblem = credentials || problem.status !== 401 ? problem.message : "";
