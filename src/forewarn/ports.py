@@ -120,6 +120,8 @@ class ListFilter(NamedTuple):
     live: bool = True
     after: int = 0
     """Position of the last item of the previous page; 0: first page."""
+    after_id: str = ""
+    """Of active items: id of the last item of the previous page, which may have ended since; empty: first page."""
     limit: int = 1000
     group: str = ""
     """Only events of this group, or operations with such an event."""

@@ -137,10 +137,29 @@ def test_a_leader_without_the_database_answers_reads_and_another_leads(cluster: 
 def test_a_follower_without_the_database_answers_reads_and_says_how_old_they_are(cluster: Cluster) -> None:
     first, second = cluster.add(), cluster.add()
     enabled(second)
+    operation = first.request_operation("restart", "db-0")
+    rollout = first.control("POST", "/v1/rollouts", {"hosts": ["rack-2"]}).json()["id"]
     cluster.until_equal()
+    fleet = ("vms", "vms/db-0", "hosts", "hosts/rack-0", "groups", "groups/web", "map", "overview", "nodes", "clock")
+    events = second.get_json("/v1/events?count=true")
+    items = [f"events/{each['id']}" for each in events["events"]]
+    items += [f"operations/{operation['id']}", f"operations/{operation['id'][:13]}", f"rollouts/{rollout}"]
+    lists = (
+        "events?count=true",
+        "events?vm=db-*",
+        "operations?host=rack-2",
+        "operations?todo=true",
+        "rollouts?limit=1",
+    )
+    items += [f"{item}/explain" for item in items]
+    before = {path: second.get_json(f"/v1/{path}") for path in (*lists, *items)}
     second.relay.cut()
     first.request_operation("restart", "web-0")
     assert second.poll("web-0").json()["Events"] == []
+    for path in fleet:
+        assert second.control("GET", f"/v1/{path}").status == 200, path
+    assert {path: second.get_json(f"/v1/{path}") for path in before} == before
+    assert second.control("GET", "/v1/events?all=true").status == 503, "ended events are in the database"
     for _ in range(LONGEST_WAIT_SECONDS):
         ready = second.control("GET", "/readyz")
         if ready.status == 503:

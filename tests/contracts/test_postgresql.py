@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from forewarn.core.fleet import VM, Fleet, difference
+from forewarn.core.shell_patterns import glob_matches, glob_to_regex
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.errors import (
     BadDatabaseUrl,
@@ -24,7 +25,7 @@ from forewarn.errors import (
 from forewarn.ports import HistoryFilter, ListFilter, NodeRow
 from forewarn.stores import change_set, postgresql_server
 from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
-from forewarn.stores.postgresql_server import WRITER, PostgresqlServer, glob_to_regex
+from forewarn.stores.postgresql_server import WRITER, PostgresqlServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,6 +255,7 @@ def test_of_two_nodes_that_start_at_the_same_time_one_decides_the_settings(nodes
         ("[]]", "]", "["),
         ("a+(b)|c{1}$\\", "a+(b)|c{1}$\\", "aab"),
         ("Web", "Web", "web"),
+        ("[a&&~~||b]", "&", "c"),
     ],
 )
 def test_a_pattern_has_the_meaning_of_sqlite(
@@ -262,6 +264,7 @@ def test_a_pattern_has_the_meaning_of_sqlite(
     store = shared_store.open()
     for name, expected in ((matching, True), (other, False)):
         assert store._db.execute("SELECT %s ~ %s", (name, glob_to_regex(pattern))).fetchone() == (expected,)
+        assert glob_matches(pattern, name) == expected
     assert store.operations(ListFilter(vm=pattern)) == []
 
 

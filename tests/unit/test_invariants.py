@@ -24,7 +24,7 @@ from forewarn.core.fleet_commands import return_host
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
 from forewarn.errors import DestinationConflict, ForewarnError, UnknownStartRequest, VMHasLiveEvent
-from forewarn.ports import HistoryFilter
+from forewarn.ports import HistoryFilter, ListFilter
 from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
 
@@ -80,6 +80,26 @@ LONG_LENGTHS = [timedelta(hours=5), timedelta(hours=23), timedelta(hours=25)]
 # What is drawn must not depend on what is so: else a course that goes otherwise the second time hides why.
 NUMBERS = st.integers(0, 59)
 SETS = st.sampled_from(["set", "gpu"])
+
+
+def _maybe(*values: str) -> st.SearchStrategy[str]:
+    return st.one_of(st.just(""), st.sampled_from(values))
+
+
+FILTERS = st.builds(
+    ListFilter,
+    live=st.just(True),
+    after=st.just(0),
+    after_id=st.just(""),
+    limit=st.just(1000),
+    group=_maybe(*FLEET.groups, "db-0"),
+    vm=_maybe("web-*", "[^w]*", "set_?", "db-0"),
+    host=_maybe(*HOSTS),
+    type=_maybe("Reboot", "Redeploy", "Freeze", "Terminate"),
+    cause=_maybe("restart", "host-update", "delete", "eviction"),
+    status=_maybe("Scheduled", "Started", "pending", "started"),
+    unexecuted=st.booleans(),
+)
 
 
 class InvariantsMachine(RuleBasedStateMachine):
@@ -316,6 +336,24 @@ class InvariantsMachine(RuleBasedStateMachine):
         self.engine, self.fabric = following
         self.do(self.engine.start())
         self.check_what_is_over()
+
+    @rule(filters=FILTERS, limit=st.integers(1, 3))
+    def active_items_are_listed(self, filters: ListFilter, limit: int) -> None:
+        """Memory and store must give the same lists."""
+        self.do(self.compare_lists(filters, limit))
+
+    async def compare_lists(self, filters: ListFilter, limit: int) -> None:
+        records = self.engine.records
+        for name in ("events", "operations", "rollouts"):
+            stored = [item for _, item in await records._read(getattr(records._records, name), filters)]
+            listed: list[Any] = []
+            page = filters._replace(limit=limit)
+            while part := await getattr(records, name)(page):
+                listed += [item for _, item in part]
+                page = page._replace(after_id=part[-1][0])
+            assert listed == stored
+            if name != "rollouts":
+                assert await getattr(records, f"count_{name}")(filters) == len(stored)
 
     # --- What must be true after each step ------------------------------------------------------------
 

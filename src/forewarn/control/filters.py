@@ -8,7 +8,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from forewarn.core.access import Role, api_tokens
-from forewarn.errors import BadParameter, UnknownHost, UnknownResource, UnknownVM, nearest
+from forewarn.errors import BadParameter, StoreFailed, UnknownHost, UnknownResource, UnknownVM, nearest
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -102,4 +102,7 @@ class NameCheck:
 
     async def _in_history(self, filters: HistoryFilter) -> bool:
         visible = filters._replace(groups=(self._own,)) if self._own else filters
-        return bool(await self._engine.records.history(visible._replace(newest=True, limit=1)))
+        try:
+            return bool(await self._engine.records.history(visible._replace(newest=True, limit=1)))
+        except StoreFailed:  # it may be there
+            return True

@@ -393,9 +393,9 @@ class OperationControl:
         """Find by id, or by an unambiguous prefix of it."""
         prefix = request.path_params["id"].lower()
         found = await self._engine.records.operations_by_prefix(prefix)
-        live = {operation.id: operation for operation in self._engine.live_operations()}
         if one := single_match(found):
-            return live.get(one.id, one)
+            return one
+        live = (operation.id for operation in self._engine.live_operations())
         raise UnknownResource(what="operation", name=request.path_params["id"], hint=prefix_hint(found, prefix, live))
 
     async def _find_live(self, request: HttpRequest) -> Operation:

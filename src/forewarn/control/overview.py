@@ -26,6 +26,7 @@ from forewarn.core.fleet import SPOT, GroupKind, HostState
 from forewarn.core.history import event_entry
 from forewarn.delivery.event_shapes import HistorySnapshotShape, snapshot_of
 from forewarn.delivery.history_rows import as_tenants_see
+from forewarn.engine.history import optional
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -160,7 +161,10 @@ class OverviewShape(Shape):
     total_events: Annotated[Count, help_text("The number of all active events.")]
     ended_events: Annotated[
         list[HistorySnapshotShape],
-        help_text(f"Events that ended within the last 30 minutes: at most {MAX_ENDED_EVENTS}, newest first."),
+        help_text(
+            f"Events that ended within the last 30 minutes: at most {MAX_ENDED_EVENTS}, newest first. "
+            "Empty if the store cannot be read."
+        ),
     ]
     not_enabled: Annotated[list[str], help_text("Scopes that get no events, because they do not poll.")]
     rollouts: Annotated[list[RolloutShape], help_text("Active rollouts, without the names of their hosts.")]
@@ -201,7 +205,8 @@ class OverviewControl:
         own = caller(request).group
         scopes = (await self._map(own)).scopes
         shape = self._state(own, scopes)
-        shape.ended_events = await self._ended_events(own, shape.sequence, self._engine.clock.now() - ENDED_TIME)
+        ended = self._ended_events(own, shape.sequence, self._engine.clock.now() - ENDED_TIME)
+        shape.ended_events = await optional(ended, [])
         return json_response(shape)
 
     def _state(self, own: str, scopes: tuple[str, ...]) -> OverviewShape:

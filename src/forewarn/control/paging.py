@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from itertools import islice
@@ -70,6 +71,16 @@ class PageRequest(NamedTuple):
             raise _bad_cursor()
         return int(self.after)
 
+    @property
+    def after_id(self) -> str:
+        """The last id of the previous page, for lists of active items; empty: the first page."""
+        if self.after and not _ID.fullmatch(self.after):
+            raise _bad_cursor()
+        return self.after
+
+
+_ID = re.compile("[0-9a-f-]{36}")
+
 
 def requested_page(request: Request) -> PageRequest:
     query: Paging = request.state.query
@@ -108,17 +119,18 @@ def page_of_names(request: Request, name: str, names: list[str], shape: Callable
 
 async def rows_page(
     request: Request,
-    read: Callable[[ListFilter], Awaitable[list[tuple[int, T]]]],
+    read: Callable[[ListFilter], Awaitable[list[tuple[str | int, T]]]],
     filters: ListFilter | None = None,
-) -> tuple[list[T], int | None]:
+) -> tuple[list[T], str | int | None]:
     """Return the rows of a page, in the order of the store, and the key of its last row if there is a next page.
 
     Without a filter: only active rows, or all rows with all=true.
     """
     requested = requested_page(request)
     filters = ListFilter(not request.state.query.all) if filters is None else filters
+    start = {"after_id": requested.after_id} if filters.live else {"after": requested.after_number}
     # One more row shows whether there is a next page.
-    found = await read(filters._replace(after=requested.after_number, limit=requested.limit + 1))
+    found = await read(filters._replace(limit=requested.limit + 1, **start))
     part = found[: requested.limit]
     return [each for _, each in part], part[-1][0] if len(found) > requested.limit else None
 

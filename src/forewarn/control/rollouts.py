@@ -373,9 +373,9 @@ class RolloutControl:
         """Find by id, or by an unambiguous prefix of it."""
         prefix = request.path_params["id"].lower()
         found = await self._engine.records.rollouts_by_prefix(prefix)
-        live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
         if one := single_match(found):
-            return live.get(one.id, one)
+            return one
+        live = (rollout.id for rollout in self._engine.live_rollouts())
         raise UnknownResource(what="rollout", name=request.path_params["id"], hint=prefix_hint(found, prefix, live))
 
 

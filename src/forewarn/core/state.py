@@ -165,8 +165,8 @@ class Changes:
 
 
 class ServiceState:
-    """The committed state. Contains only active operations and events, and what clients may still approve of events
-    that ended lately. The store has the others."""
+    """The committed state. Contains only active operations with their events, and what clients may still approve of
+    events that ended lately. The store has the others."""
 
     def __init__(self, fleet: Fleet | None = None) -> None:
         self.fleet = fleet or Fleet()
@@ -174,6 +174,8 @@ class ServiceState:
         self.rollouts: dict[str, Rollout] = {}
         self.events: dict[str, Event] = {}
         self.ended_events: dict[str, EndedEvent] = {}
+        self.ended_of_active: dict[str, Event] = {}
+        """Ended events of active operations, which are shown with them."""
         self.deliveries: dict[str, Delivery] = {}
         self.last_seen: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
@@ -303,6 +305,8 @@ class ServiceState:
                 self.operations[operation.id] = operation
             else:
                 self.operations.pop(operation.id, None)
+                for event_id in operation.events:
+                    self.ended_of_active.pop(event_id, None)
             for vm in operation.vms:
                 _list(self._on_vm, vm, operation.id, operation.status.live)
             if operation.host:
@@ -323,6 +327,8 @@ class ServiceState:
                 self.events.pop(event.id, None)
                 if event.ended_at is not None:
                     self.ended_events[event.id] = EndedEvent(event.scope, event.ended_at)
+                if event.operation in self.operations:
+                    self.ended_of_active[event.id] = event
             _list(self._of_scope, event.scope, event.id, event.status.live)
         for scope, delivery in changes.deliveries.items():
             if delivery is None:

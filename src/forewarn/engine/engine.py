@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from forewarn.core.rollouts import Rollout
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
-    from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store
+    from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store, StoredState
 
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Engine:
         if isinstance(self.clock, VirtualClock):
             self._scheduler.resume(saved.facts)
         since = self.clock.now() - approvals.ENDED_EVENT_RETENTION
-        ended = await self.run_in_store_thread(self._store.events_ended_since, since)
+        ended = await self.run_in_store_thread(self._load_ended_events, saved, since)
         missed = Changes()
         if before.sequence:  # it was too far behind: what its subscribers have missed
             newest = HistoryFilter(after=before.sequence, before=saved.sequence + 1, newest=True, limit=MAX_MISSED_ROWS)
@@ -124,6 +124,15 @@ class Engine:
             subscriber(Published(scopes, fleet=True))
         for commit_subscriber in self._commit_subscribers:
             commit_subscriber(missed)
+
+    def _load_ended_events(self, saved: StoredState, since: datetime) -> list[Event]:
+        """Return the events that ended after this time, or whose operation is active."""
+        found = {event.id: event for event in self._store.events_ended_since(since)}
+        active = {event.id for event in saved.events}
+        for event_id in (event_id for operation in saved.operations for event_id in operation.events):
+            if event_id not in found and event_id not in active and (event := self._store.event(event_id)) is not None:
+                found[event_id] = event
+        return list(found.values())
 
     async def lead(self) -> None:
         """Make changes from now on, and process what is due. The state must have all commits."""

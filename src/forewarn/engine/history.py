@@ -1,20 +1,23 @@
-"""Read active and ended items from the store, and remove those that are older than the retention time."""
+"""Read active items from memory and ended items from the store, and remove those that are older than the retention
+time."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.access import RESPONSE_RETENTION
 from forewarn.core.approvals import ENDED_EVENT_RETENTION
+from forewarn.engine import live_items
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from forewarn.core.access import StoredResponse
     from forewarn.core.events import Event
@@ -22,18 +25,31 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import HistoryEntry
+    from forewarn.engine.live_items import Conditions
     from forewarn.engine.writer import Writer
     from forewarn.ports import Clock, HistoryFilter, ListFilter, Records, RetentionCutoff, Store
 
 
 T = TypeVar("T")
+Item = TypeVar("Item", bound="Event | Operation | Rollout")
 
 SCAN_ROWS = 20_000
 """Maximum number of history rows that one read scans."""
+OPTIONAL_READ_SECONDS = 2.0
+"""How long a read takes at most that a response does not need."""
+
+
+async def optional(read: Awaitable[T], otherwise: T) -> T:
+    """Return what a read returns. If the store cannot be read, or is too slow, return something else."""
+    try:
+        async with asyncio.timeout(OPTIONAL_READ_SECONDS):
+            return await read
+    except (StoreFailed, TimeoutError):
+        return otherwise
 
 
 class StoredRecords:
-    """Reads from the store, in a thread of its own, so that they do not delay commits.
+    """Reads active items from memory, and others from the store, in a thread of its own that does not delay commits.
 
     A read sees everything that was committed before the call.
     """
@@ -54,21 +70,27 @@ class StoredRecords:
         if self._thread is not None:
             self._thread.stop()
 
+    # --- Items: active ones need no store -------------------------------------------------------------
+
     async def event(self, event_id: str) -> Event | None:
         """Return an event, active or ended."""
-        return self._writer.state.event(event_id) or await self._read(self._records.event, event_id)
+        state = self._writer.state
+        known = state.event(event_id) or state.ended_of_active.get(event_id)
+        return known or await self._read(self._records.event, event_id)
 
     async def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
         """Return the events whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
-        return await self._read(self._records.events_by_prefix, start, group)
+        found = [event for event in _with_prefix(self._writer.state.events, start) if group in ("", event.group)]
+        return await self._with_ended(found, self._records.events_by_prefix, start, group)
 
-    async def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
-        """Return events, each with its row number in the store, which is the cursor of a page."""
-        return await self._read(self._records.events, filters)
+    async def events(self, filters: ListFilter) -> list[tuple[str | int, Event]]:
+        """Return events, each with the key that is the cursor of a page."""
+        return await self._page(self._writer.state.events, live_items.EVENTS, self._records.events, filters)
 
     async def count_events(self, filters: ListFilter) -> int:
         """Return the number of events that match."""
-        return await self._read(self._records.count_events, filters)
+        state = self._writer.state
+        return await self._count(state.events, live_items.EVENTS, self._records.count_events, filters)
 
     async def operation(self, operation_id: str) -> Operation | None:
         """Return an operation, active or ended."""
@@ -76,23 +98,66 @@ class StoredRecords:
 
     async def operations_by_prefix(self, start: str) -> list[Operation]:
         """Return the operations whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
-        return await self._read(self._records.operations_by_prefix, start)
+        found = _with_prefix(self._writer.state.operations, start)
+        return await self._with_ended(found, self._records.operations_by_prefix, start)
 
-    async def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
-        """Return operations, each with its row number in the store, which is the cursor of a page."""
-        return await self._read(self._records.operations, filters)
+    async def operations(self, filters: ListFilter) -> list[tuple[str | int, Operation]]:
+        """Return operations, each with the key that is the cursor of a page."""
+        state = self._writer.state
+        return await self._page(state.operations, live_items.OPERATIONS, self._records.operations, filters)
 
     async def count_operations(self, filters: ListFilter) -> int:
         """Return the number of operations that match."""
-        return await self._read(self._records.count_operations, filters)
+        state = self._writer.state
+        return await self._count(state.operations, live_items.OPERATIONS, self._records.count_operations, filters)
 
     async def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         """Return the rollouts whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
-        return await self._read(self._records.rollouts_by_prefix, start)
+        found = _with_prefix(self._writer.state.rollouts, start)
+        return await self._with_ended(found, self._records.rollouts_by_prefix, start)
 
-    async def rollouts(self, filters: ListFilter) -> list[tuple[int, Rollout]]:
-        """Return rollouts, each with its row number in the store, which is the cursor of a page."""
-        return await self._read(self._records.rollouts, filters)
+    async def rollouts(self, filters: ListFilter) -> list[tuple[str | int, Rollout]]:
+        """Return rollouts, each with the key that is the cursor of a page."""
+        return await self._page(self._writer.state.rollouts, live_items.ROLLOUTS, self._records.rollouts, filters)
+
+    async def _with_ended(
+        self, active: list[Item], read: Callable[..., list[Item]], start: str, *arguments: str
+    ) -> list[Item]:
+        """Add ended items. If the store cannot be read, the active item with this prefix is the answer."""
+        if len(active) > 1 or any(item.id == start for item in active):
+            return active[:2]
+        reading = self._read(read, start, *arguments)
+        stored = await (optional(reading, active) if active else reading)
+        ids = {item.id for item in active}
+        return [*active, *(item for item in stored if item.id not in ids)][:2]
+
+    async def _page(
+        self,
+        active: Mapping[str, Item],
+        conditions: Conditions,
+        read: Callable[[ListFilter], list[tuple[int, Item]]],
+        filters: ListFilter,
+    ) -> list[tuple[str | int, Item]]:
+        """Return a page. The key of active items is their id: all nodes know it. Other keys are row numbers."""
+        if filters.live and (not filters.after_id or filters.after_id in active):
+            found = live_items.matching(self._writer.state, active, conditions, filters)
+            return [(item.id, item) for item in islice(found, filters.limit)]
+        # The last item of the previous page may have ended: only the store knows its place.
+        rows = await self._read(read, filters)
+        return [(item.id if filters.live else number, item) for number, item in rows]
+
+    async def _count(
+        self,
+        active: Mapping[str, Item],
+        conditions: Conditions,
+        read: Callable[[ListFilter], int],
+        filters: ListFilter,
+    ) -> int:
+        if filters.live:
+            return sum(1 for _ in live_items.matching(self._writer.state, active, conditions, filters))
+        return await self._read(read, filters)
+
+    # --- What only the store has ------------------------------------------------------------------------
 
     async def stored_response(self, key: str) -> StoredResponse | None:
         """Return the stored response of an idempotency key, with its body."""
@@ -125,6 +190,13 @@ class StoredRecords:
     async def retention_cutoff(self, before: datetime, responses_before: datetime) -> RetentionCutoff:
         """Return the cutoff for items before these times."""
         return await self._read(self._records.retention_cutoff, before, responses_before)
+
+
+def _with_prefix(items: Mapping[str, Item], start: str) -> list[Item]:
+    """Return the items whose ids start with this prefix. A complete id is found at once."""
+    if start in items:
+        return [items[start]]
+    return [item for item_id, item in items.items() if item_id.startswith(start)]
 
 
 def _scan_starts(first: int, end: int, *, newest: bool) -> range:

@@ -64,7 +64,8 @@ class StoreThread:
             else:
                 future.set_result(result)
 
-        self.submit(call, done)
+        # A call for which nobody waits any longer must not delay others.
+        self.submit(lambda: None if future.cancelled() else call(), done)
         return await future
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql as query
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from forewarn.core.shell_patterns import glob_to_regex
 from forewarn.errors import (
     BadDatabaseUrl,
     DatabaseFailed,
@@ -215,28 +216,6 @@ class PostgresqlDatabase:
 
     def glob(self, pattern: str) -> str:
         return glob_to_regex(pattern)
-
-
-_MEMBERS = re.compile(r"(\^?)(\]?[^\]]*)\]")
-
-
-def glob_to_regex(pattern: str) -> str:
-    """Return a regular expression for a shell pattern with the meaning of GLOB in SQLite."""
-    result, position = "^", 0
-    while position < len(pattern):
-        character = pattern[position]
-        position += 1
-        if character == "*":
-            result += ".*"
-        elif character == "?":
-            result += "."
-        elif character == "[" and (found := _MEMBERS.match(pattern, position)):
-            members = re.sub(r"([\[\]^\\])", r"\\\1", found[2])
-            result += f"[{found[1]}{members}]"
-            position = found.end()
-        else:
-            result += re.sub(r"([\\.*+?()\[\]{}|^$])", r"\\\1", character)
-    return result + "$"
 
 
 def one_line(error: BaseException) -> str:

@@ -77,6 +77,9 @@ SELECT {event.columns}, rowid FROM event WHERE (:after = 0 OR rowid < :after)
 
 -- Conditions, added if the filter has the field.
 
+-- name: events_after_id
+AND rowid > coalesce((SELECT rowid FROM event WHERE id = :after_id), 0)
+
 -- name: events_group
 AND group_name = :group
 
@@ -101,6 +104,9 @@ SELECT {operation.columns}, rowid FROM operation WHERE ended_at IS NULL AND rowi
 -- name: operations_all
 SELECT {operation.columns}, rowid FROM operation WHERE (:after = 0 OR rowid < :after)
 
+-- name: operations_after_id
+AND rowid > coalesce((SELECT rowid FROM operation WHERE id = :after_id), 0)
+
 -- name: operations_cause
 AND cause = :cause
 
@@ -118,6 +124,9 @@ SELECT {rollout.columns}, rowid FROM rollout WHERE ended_at IS NULL AND rowid > 
 
 -- name: rollouts_all
 SELECT {rollout.columns}, rowid FROM rollout WHERE (:after = 0 OR rowid < :after)
+
+-- name: rollouts_after_id
+AND rowid > coalesce((SELECT rowid FROM rollout WHERE id = :after_id), 0)
 
 -- name: oldest_first
 ORDER BY rowid LIMIT :limit

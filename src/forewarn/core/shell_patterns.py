@@ -1,0 +1,41 @@
+"""Shell patterns with the meaning of GLOB in SQLite: *, ?, and [] with ^ for all other characters."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_MEMBERS = re.compile(r"(\^?)(\]?[^\]]*)\]")
+
+
+def glob_to_regex(pattern: str) -> str:
+    """Return a regular expression for a shell pattern."""
+    result, position = "^", 0
+    while position < len(pattern):
+        character = pattern[position]
+        position += 1
+        if character == "*":
+            result += ".*"
+        elif character == "?":
+            result += "."
+        elif character == "[" and (found := _MEMBERS.match(pattern, position)):
+            members = re.sub(r"([\[\]^\\&~|])", r"\\\1", found[2])
+            result += f"[{found[1]}{members}]"
+            position = found.end()
+        else:
+            result += re.sub(r"([\\.*+?()\[\]{}|^$])", r"\\\1", character)
+    return result + "$"
+
+
+@lru_cache(100)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(glob_to_regex(pattern), re.DOTALL)
+    except re.error:  # a range like z-a
+        return None
+
+
+def glob_matches(pattern: str, text: str) -> bool:
+    """Return whether the whole text matches a shell pattern. Letter case matters."""
+    compiled = _compiled(pattern)
+    return compiled is not None and compiled.fullmatch(text) is not None
