@@ -819,6 +819,10 @@ class NoLeader(Unavailable):
     message = "No node leads at the moment, so nothing can be changed ({problem}). Nothing was changed. Retry."
 
 
+class NodeBehind(Unavailable):
+    message = "This node is behind the others: the newest row of history here is {newest}, not {after}. Retry."
+
+
 class LeaderLost(Unavailable):
     message = (
         "The connection to the leading node was lost ({problem}). It is not known whether the change was made. Look "

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from cluster import ADDRESSES, FLEET, LONGEST_WAIT_SECONDS, Cluster
+import foreground
+from cluster import ADDRESSES, FLEET, LONGEST_WAIT_SECONDS, Cluster, NodeProcess, Relay
 from depth import amount
 from postgresql import PostgresServer
 from webhook_receiver import Receiver
@@ -20,7 +21,6 @@ from webhook_receiver import Receiver
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cluster import NodeProcess
     from forewarn.testing import ServiceProcess
 
 
@@ -188,6 +188,74 @@ def test_a_client_that_knows_a_newer_document_waits_for_it(cluster: Cluster) -> 
     assert second.poll("web-0").body == newer.body
     cluster.until_equal()
     assert second.poll("web-0", '"99.0"').status == 200, "a tag that this service never sent"
+
+
+def test_a_feed_client_that_knows_a_newer_row_waits_for_it(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    cluster.until_equal()
+    second.relay.cut()
+    first.request_operation("restart", "web-0")
+    newest = first.list_all("/v1/history")[-1]["sequence"]
+    late = second.control("GET", f"/v1/feed?after={newest}")
+    assert (late.status, late.headers["retry-after"]) == (503, "2"), late.body
+    assert "behind the others" in late.json()["detail"]
+    threading.Timer(0.3, second.relay.mend).start()
+    assert second.control("HEAD", f"/v1/feed?after={newest}").status == 200
+    cluster.until_equal()
+    for node in (first, second):
+        assert node.control("GET", f"/v1/feed?after={newest + 1000}").status == 400, "no node has ever sent this row"
+
+
+def test_watching_continues_on_a_node_that_is_behind(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    balancer = Relay(first.control_address[1])
+    variables = {
+        "FOREWARN_SERVER": f"http://127.0.0.1:{balancer.port}",
+        "FOREWARN_TOKEN_FILE": str(Path(second.data) / "admin-token"),
+    }
+    command = [*NodeProcess.command, "event", "watch", "--kind", "scheduled", "--after", "0"]
+    with foreground.running(command, second.environment | variables) as watch:
+        assert watch.stdout is not None
+        assert watch.stderr is not None
+        second.relay.cut()
+        first.request_operation("restart", "web-0")
+        assert "web-0" in watch.stdout.readline()
+        balancer.target = second.control_address[1]
+        first.kill()
+        assert "connection lost" in watch.stderr.readline()
+        threading.Event().wait(3)  # it has tried by then, and the node was behind
+        second.relay.mend()
+        cluster.leader([second])
+        second.request_operation("restart", "db-0")
+        assert "db-0" in watch.stdout.readline()
+    balancer.close()
+
+
+def test_changes_that_meet_a_change_of_the_leader_are_made_by_the_next_one(
+    cluster: Cluster, postgresql: PostgresServer, schema: str
+) -> None:
+    def depose() -> NodeProcess:
+        """Let the next commit of the leader fail, as if another node led."""
+        leader = cluster.leader()
+        postgresql.execute(f"UPDATE {schema}.lease SET epoch = epoch + 1")
+        return leader
+
+    nodes = [cluster.add(), cluster.add()]
+    first = cluster.leader()
+    first.poll("web-0")
+    event = first.request_operation("restart", "web-0")["events"][0]["id"]
+    cluster.until_equal()
+    assert depose().poll("db-0").status == 200, "it enables the scope"
+    assert depose().approve_as("web-1", event).status == 200
+    leader = depose()
+    follower = next(node for node in nodes if node is not leader)
+    assert follower.control("POST", "/v1/operations", {"cause": "restart", "vms": ["db-0"]}).status == 201
+    assert depose().control("POST", "/v1/operations", {"cause": "eviction", "vms": ["batch-0"]}).status == 201
+    cluster.until_equal()
+    kinds = [row["kind"] for row in nodes[0].list_all("/v1/history")]
+    assert (kinds.count("approved"), kinds.count("requested")) == (1, 3), "nothing happened twice"
 
 
 def test_a_long_poll_on_a_follower_ends_with_the_change(cluster: Cluster) -> None:

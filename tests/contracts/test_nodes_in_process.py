@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psycopg
 import pytest
 from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from forewarn.clock import SystemClock
+from forewarn.control.auth import SIGN_IN
 from forewarn.control.input import MAX_BODY_BYTES
 from forewarn.control.leader_requests import LeaderRequests
+from forewarn.control.problems import HANDLERS
 from forewarn.core.fleet import VM, Fleet
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest
@@ -32,8 +36,10 @@ from forewarn.stores.postgresql_server import PostgresqlServer
 from forewarn.system.sockets import address_of, open_socket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from datetime import datetime
+
+    from starlette.requests import Request
 
     from forewarn.core.events import Event
     from forewarn.core.state import Draft
@@ -381,6 +387,74 @@ async def test_a_request_that_cannot_be_repeated_may_take_longer_than_the_search
     async with running_with_links(server, "one", "two") as ((_, leader), (_, follower)):
         leader.handlers["control"] = slow
         assert await follower.request("control", {}, repeatable=False) == "done"
+
+
+def control_of(member: Member, forwarder: NodeForwarder, *steps: Callable[[], Awaitable[None]]) -> LeaderRequests:
+    """Return a control API with one path, which needs no token. It executes these steps, and then a command."""
+
+    async def change(request: Request) -> Response:
+        for step in steps:
+            await step()
+        await member.set_fact((await request.body()).decode())
+        return Response(b"changed")
+
+    method, path = SIGN_IN
+    routes = [Route(path, change, methods=[method])]
+    return LeaderRequests(Starlette(routes=routes, exception_handlers=HANDLERS), forwarder)
+
+
+async def post(app: LeaderRequests, body: str) -> tuple[int, dict[bytes, bytes], str]:
+    sent: list[Any] = []
+    received = [{"type": "http.request", "body": body.encode(), "more_body": False}]
+
+    async def receive() -> Any:
+        return received.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    method, path = SIGN_IN
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [],
+        "client": None,
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"].decode()
+
+
+async def test_a_request_whose_commit_is_rejected_is_made_by_the_next_leader(
+    server: PostgresqlServer, postgresql: PostgresServer
+) -> None:
+    async with running_with_links(server, "one", "two") as ((one, leader), (two, follower)):
+        apps = [control_of(one, leader), control_of(two, follower)]
+        for name, app in zip(("on the leader", "on a follower"), apps, strict=True):
+            await until(lambda: one.engine.leads or two.engine.leads)
+            postgresql.execute(f"UPDATE {server.schema}.lease SET epoch = epoch + 1")
+            status, _, body = await post(app, name)
+            assert (status, body) == (200, "changed")
+        await until(lambda: one.engine.position == two.engine.position)
+        assert one.facts == two.facts == {"on the leader", "on a follower"}
+
+
+async def test_a_request_that_has_changed_something_is_not_repeated(
+    server: PostgresqlServer, postgresql: PostgresServer
+) -> None:
+    async with running_with_links(server, "one", "two") as ((one, leader), (two, follower)):
+        calls = []
+
+        async def begin() -> None:
+            calls.append("begin")
+            await one.set_fact("first")
+            postgresql.execute(f"UPDATE {server.schema}.lease SET epoch = epoch + 1")
+
+        control_of(one, leader, begin)
+        status, headers, body = await post(control_of(two, follower), "second")
+        assert (status, headers[b"retry-after"], calls) == (503, b"2", ["begin"])
+        assert "no longer leads" in body
 
 
 async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts() -> None:

@@ -1,10 +1,23 @@
-"""Error responses of the metadata service."""
+"""Error responses of the metadata service, and which errors of the control API can be repeated."""
 
 from __future__ import annotations
 
 import pytest
 
-from forewarn.errors import BadStartRequests, ForewarnError, StoreFailed, UnknownVM
+from forewarn.control.problems import retry_headers
+from forewarn.errors import (
+    BadStartRequests,
+    DatabaseFailed,
+    ForewarnError,
+    LeaderLost,
+    NodeBehind,
+    NoLeader,
+    NotLeading,
+    ServiceStopping,
+    StoreFailed,
+    StoreOutcomeUnknown,
+    UnknownVM,
+)
 from forewarn.metadata.rendered_responses import render_error
 from forewarn.metadata.routes import failure
 
@@ -29,3 +42,24 @@ def test_a_bug_is_a_500_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None
     answer = failure(RuntimeError("a bug"))
     assert (answer.status, b"a bug" in answer.body) == (500, False)
     assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "header"),
+    [
+        (StoreFailed(problem="x"), {"retry-after": "2"}),
+        (DatabaseFailed(problem="x"), {"retry-after": "2"}),
+        (NotLeading(), {"retry-after": "2"}),
+        (NoLeader(problem="x"), {"retry-after": "2"}),
+        (NodeBehind(after=2, newest=1), {"retry-after": "2"}),
+        (ServiceStopping(), {"retry-after": "2"}),
+        (StoreOutcomeUnknown(problem="x"), None),  # look before you repeat it
+        (LeaderLost(problem="x"), None),
+        (UnknownVM(name="x", hint=""), None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ForewarnError) else "",
+)
+def test_errors_after_which_nothing_was_changed_say_when_to_retry(
+    error: ForewarnError, header: dict[str, str] | None
+) -> None:
+    assert retry_headers(error) == header

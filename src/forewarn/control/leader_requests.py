@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from forewarn.control.auth import OPEN_PATHS, SIGN_IN, ApiUser
 from forewarn.control.input import MAX_BODY_BYTES, MAX_FLEET_BYTES
 from forewarn.control.problems import problem, retry_headers, unauthorized
-from forewarn.errors import ForewarnError, UnknownToken
+from forewarn.engine.writer import executed_commands
+from forewarn.errors import ForewarnError, NotLeading, ServiceStopping, UnknownToken
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,7 +24,7 @@ KIND = "control"
 
 
 class LeaderRequests:
-    """ASGI middleware inside the authentication. On a node that leads it does nothing."""
+    """ASGI middleware inside the authentication. A node that leads answers itself, unless it stops to lead."""
 
     def __init__(self, app: ASGIApp, forwarder: NodeForwarder) -> None:
         self._app = app
@@ -33,9 +34,42 @@ class LeaderRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         token: Token | None = scope.get("state", {}).get("token")
-        if self._forwarder.is_certain or not _needs_leader(scope, token):
+        if not _needs_leader(scope, token):
             await self._app(scope, receive, send)
             return
+        if self._forwarder.is_certain:
+            received: list[Message] = []
+
+            async def receive_and_keep() -> Message:
+                received.append(await receive())
+                return received[-1]
+
+            if await self._lead(scope, receive_and_keep, send, NotLeading) is None:
+                return
+            receive = _replay(received, receive)
+        await self._forward(scope, receive, send, token)
+
+    async def _lead(
+        self, scope: Scope, receive: Receive, send: Send, *refusals: type[ForewarnError]
+    ) -> ForewarnError | None:
+        """Let this node answer. If that ends with one of these errors, and nothing was changed, return it, and send
+        nothing: then another node can do everything."""
+        executed: list[Any] = []
+        executed_commands.set(executed)
+        state = scope.setdefault("state", {})
+
+        def refusal() -> ForewarnError | None:
+            error = state.get("error")
+            return error if isinstance(error, refusals) and not executed else None
+
+        async def send_answer(message: Message) -> None:
+            if refusal() is None:
+                await send(message)
+
+        await self._app(scope, receive, send_answer)
+        return refusal()
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send, token: Token | None) -> None:
         # Everyone can send a request to sign in, so only a fleet may be large.
         body = await _read(receive, MAX_FLEET_BYTES if scope["path"] == FLEET_PATH else MAX_BODY_BYTES)
         if body is None:  # the client has disconnected
@@ -93,8 +127,10 @@ class LeaderRequests:
                 parts.append(message.get("body", b""))
 
         is_known = user is not None or (payload["method"], payload["path"]) == SIGN_IN
-        app = self._app if is_known else unauthorized(UnknownToken())
-        await app(scope, receive, send)
+        if not is_known:
+            await unauthorized(UnknownToken())(scope, receive, send)
+        elif refusal := await self._lead(scope, receive, send, NotLeading, ServiceStopping):
+            raise refusal  # the other node sends it to the next leader
         return status, headers, b"".join(parts)
 
 
@@ -104,6 +140,17 @@ def _needs_leader(scope: Scope, token: Token | None) -> bool:
     if token is None:  # a file of the portal, or signing in, which creates a session
         return (scope["method"], scope["path"]) == SIGN_IN
     return scope["method"] not in ("GET", "HEAD", "OPTIONS") or scope["path"].startswith(LEADER_PATHS)
+
+
+def _replay(received: list[Message], receive: Receive) -> Receive:
+    """Return a function that returns what was received before, and then what follows."""
+    earlier = iter(received)
+
+    async def again() -> Message:
+        found = next(earlier, None)
+        return found if found is not None else await receive()
+
+    return again
 
 
 async def _read(receive: Receive, limit: int) -> bytes | None:

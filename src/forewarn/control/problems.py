@@ -21,9 +21,12 @@ from forewarn.errors import (
     Forbidden,
     ForewarnError,
     Invalid,
+    NodeBehind,
     NoLeader,
     NotFound,
-    NotLeading,
+    ServiceStopping,
+    StoreFailed,
+    StoreOutcomeUnknown,
     TooManyFeedClients,
     Unavailable,
     UnknownPath,
@@ -44,8 +47,10 @@ PROBLEM = "application/problem+json"
 RETRY_SECONDS = "10"
 """After this time a client can try again to follow the feed."""
 
-LEADER_SECONDS = "2"
-"""After this time another node may lead."""
+SHORT_RETRY_SECONDS = "2"
+"""After this time another node may lead, or the store may work again."""
+REPEATABLE = (StoreFailed, ServiceStopping, NoLeader, NodeBehind)
+"""Errors that say that nothing was changed, except for StoreOutcomeUnknown."""
 
 CONTROL_STATUS: dict[type[ForewarnError], int] = {
     Invalid: 400,
@@ -138,6 +143,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ForewarnError)  # noqa: S101 - registered for this class only
     if isinstance(error, BadToken):
         return unauthorized(error)
+    request.state.error = error  # for LeaderRequests
     return problem(error, headers=retry_headers(error), body=getattr(request.state, "body", None))
 
 
@@ -145,7 +151,8 @@ def retry_headers(error: ForewarnError) -> dict[str, str] | None:
     """Return the header that says when the client can try again."""
     if isinstance(error, TooManyFeedClients):
         return {"retry-after": RETRY_SECONDS}
-    return {"retry-after": LEADER_SECONDS} if isinstance(error, NoLeader | NotLeading) else None
+    can_repeat = isinstance(error, REPEATABLE) and not isinstance(error, StoreOutcomeUnknown)
+    return {"retry-after": SHORT_RETRY_SECONDS} if can_repeat else None
 
 
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from forewarn.clock import real_seconds
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
 from forewarn.delivery.live_topics import LiveTopics
 from forewarn.engine.history import SCAN_ROWS
 from forewarn.errors import (
     HistoryExpired,
+    NodeBehind,
     ServiceStopping,
     StoreFailed,
     TooManyFeedClients,
@@ -94,6 +96,8 @@ RELEASE_SECONDS = 2.0
 PAGE_ROWS = 200
 PART_BYTES = 16_384
 """Approximate size of a write. A client that does not read costs about this much memory."""
+CATCH_UP_SECONDS = 1.0
+"""How long a node waits for a row that a client knows from another node."""
 KEEP_ALIVE_SECONDS = 15.0
 """Seconds without a row after which a comment is sent. Real time, also with a virtual clock."""
 
@@ -142,6 +146,7 @@ class Feed:
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         self.records = engine.records
+        self._engine = engine
         self.keep_alive_seconds = keep_alive_seconds
         self.tail: deque[HistoryEntry] = deque(maxlen=tail_rows)
         self.readers: set[FeedSubscriber] = set()
@@ -203,15 +208,30 @@ class Feed:
             asyncio.get_running_loop().call_later(RELEASE_SECONDS, release_memory)
 
     async def _position(self, after: int | None) -> int:
-        newest = self.records.newest
         if after is None:
-            return newest
-        if after > newest:
-            raise UnknownHistoryRow(after=after, newest=newest)
+            return self.records.newest
+        await self._catch_up(after)
         oldest = await self.records.oldest()
         if 0 < after < oldest - 1:
             raise HistoryExpired(after=after, oldest=oldest)
         return max(after, oldest - 1)
+
+    async def _catch_up(self, after: int) -> None:
+        """Wait until this node has a row that a client knows from another node. Raises an error if it does not get it.
+
+        Only if it has every commit of that time, no node has ever sent this row.
+        """
+        forwarder, began_at = self._engine.forwarder, real_seconds()
+        is_behind = forwarder is not None
+        while forwarder is not None and is_behind and after > self.records.newest:
+            is_behind = not forwarder.has_commits_until(began_at)
+            left = began_at + CATCH_UP_SECONDS - real_seconds()
+            if is_behind and left <= 0:
+                raise NodeBehind(after=after, newest=self.records.newest)
+            if is_behind:
+                await forwarder.wait_for_change(left)
+        if after > self.records.newest:
+            raise UnknownHistoryRow(after=after, newest=self.records.newest)
 
     def stop(self) -> None:
         """End all readers."""

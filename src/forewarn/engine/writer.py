@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections import deque
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -96,6 +97,10 @@ MAX_DEFER_SECONDS = 0.2
 
 def _nothing() -> None:
     pass
+
+
+executed_commands: ContextVar[list[Any] | None] = ContextVar("executed_commands", default=None)
+"""The commands that were executed for the current request, if it is counted."""
 
 
 def new_id() -> str:
@@ -225,7 +230,11 @@ class Writer:
 
     async def execute(self, command: Callable[[Draft, datetime], T]) -> T:
         """Submit a command and wait for its result."""
-        return await self.submit(command)
+        result = await self.submit(command)
+        executed = executed_commands.get()
+        if executed is not None:
+            executed.append(command)
+        return result
 
     @contextmanager
     def without_deferral(self) -> Iterator[None]:

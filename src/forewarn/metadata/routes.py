@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from forewarn.clock import real_seconds
-from forewarn.errors import ForewarnError
+from forewarn.errors import ForewarnError, NotLeading
 from forewarn.metadata import fixed_responses, instance
 from forewarn.metadata.fixed_responses import Response, error_response
 from forewarn.metadata.long_poll import LongPoll
@@ -248,7 +248,12 @@ class Routes:
                     await self.stopping.wait()
         vm = self._engine.fleet.vms.get(caller.vm)
         if vm is not None and self._engine.fleet.scope_of(vm) == caller.scope:  # otherwise it has left the scope
-            await self._engine.enable(caller.scope, by=caller.vm)
+            try:
+                await self._engine.enable(caller.scope, by=caller.vm)
+            except NotLeading:  # it has just stopped to lead
+                if self._engine.forwarder is None:
+                    raise
+                await self._engine.forwarder.enable(caller.scope, by=caller.vm)
 
     def approve(self, request: MetadataRequest) -> Result:
         """Approve the events that the body names. Called again when the body is complete."""
@@ -269,8 +274,12 @@ class Routes:
         committed: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def on_committed(_: None, error: BaseException | None) -> None:
-            if not committed.done():  # otherwise the client has disconnected
-                committed.set_result(APPROVED if error is None else failure(error))
+            if committed.done():  # the client has disconnected
+                return
+            if isinstance(error, NotLeading) and self._engine.forwarder is not None:  # it has just stopped to lead
+                self._engine.forwarder.approve(ids, caller.vm, caller.scope, on_committed)
+                return
+            committed.set_result(APPROVED if error is None else failure(error))
 
         self._engine.approve_with_callback(ids, caller.vm, caller.scope, on_committed)
         return committed
