@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from forewarn.core.fleet import VM, Fleet, difference
-from forewarn.core.shell_patterns import glob_matches, glob_to_regex
+from forewarn.core.shell_patterns import glob_matcher, glob_to_regex
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.errors import (
     BadDatabaseUrl,
@@ -264,7 +264,7 @@ def test_a_pattern_has_the_meaning_of_sqlite(
     store = shared_store.open()
     for name, expected in ((matching, True), (other, False)):
         assert store._db.execute("SELECT %s ~ %s", (name, glob_to_regex(pattern))).fetchone() == (expected,)
-        assert glob_matches(pattern, name) == expected
+        assert bool(glob_matcher(pattern)(name)) == expected
     assert store.operations(ListFilter(vm=pattern)) == []
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import make_engine, request_operation, running_engine
 
-from forewarn.core.shell_patterns import glob_matches
+from forewarn.core.shell_patterns import glob_matcher
 from forewarn.errors import StoreFailed
 from forewarn.ports import ListFilter
 
@@ -70,4 +70,4 @@ async def test_an_ended_event_stays_with_its_active_operation(tmp_path: Path) ->
 
 
 def test_a_range_that_goes_backwards_matches_nothing() -> None:
-    assert not glob_matches("[z-a]", "m")
+    assert not glob_matcher("[z-a]")("m")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MEMBERS = re.compile(r"(\^?)(\]?[^\]]*)\]")
 
@@ -27,15 +30,9 @@ def glob_to_regex(pattern: str) -> str:
     return result + "$"
 
 
-@lru_cache(100)
-def _compiled(pattern: str) -> re.Pattern[str] | None:
+def glob_matcher(pattern: str) -> Callable[[str], object]:
+    """Return a function that says whether a whole text matches a shell pattern. Letter case matters."""
     try:
-        return re.compile(glob_to_regex(pattern), re.DOTALL)
+        return re.compile(glob_to_regex(pattern), re.DOTALL).fullmatch
     except re.error:  # a range like z-a
-        return None
-
-
-def glob_matches(pattern: str, text: str) -> bool:
-    """Return whether the whole text matches a shell pattern. Letter case matters."""
-    compiled = _compiled(pattern)
-    return compiled is not None and compiled.fullmatch(text) is not None
+        return lambda _: None

@@ -3,54 +3,73 @@
 from __future__ import annotations
 
 from itertools import dropwhile, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from forewarn.core.shell_patterns import glob_matches
+from forewarn.core.shell_patterns import glob_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from forewarn.core.events import Event
-    from forewarn.core.operations import Operation
     from forewarn.core.state import ServiceState
     from forewarn.ports import ListFilter
 
-    Conditions: TypeAlias = Mapping[str, Callable[[ServiceState, Any, ListFilter], bool]]
-    """By field of the filter. A condition applies if the field is given."""
+    Condition: TypeAlias = Callable[[Any], bool]
+    Conditions: TypeAlias = Mapping[str, Callable[[ServiceState, Any], Condition]]
+    """By field of the filter: a function that returns the condition for a value of this field."""
 
 T = TypeVar("T")
 
 
-def _is_about_vm(vms: Iterable[str], filters: ListFilter) -> bool:
-    return any(glob_matches(filters.vm, vm) for vm in vms)
+def _is(field: str) -> Callable[[ServiceState, Any], Condition]:
+    """Compare a field of the item."""
+    read = attrgetter(field)
+    return lambda _, value: lambda item: read(item) == value
 
 
-def _has_operation(state: ServiceState, event: Event, **expected: str) -> bool:
-    operation = state.operation(event.operation)
-    return operation is not None and all(getattr(operation, name) == value for name, value in expected.items())
+def _operation_is(field: str) -> Callable[[ServiceState, Any], Condition]:
+    """Compare a field of the operation of an event. An active event has an active operation."""
+    read = attrgetter(field)
+
+    def of_state(state: ServiceState, value: Any) -> Condition:
+        return lambda event: (found := state.operations.get(event.operation)) is not None and read(found) == value
+
+    return of_state
 
 
-def _has_event_of_group(state: ServiceState, operation: Operation, group: str) -> bool:
-    events = (state.event(event_id) or state.ended_of_active.get(event_id) for event_id in operation.events)
-    return any(event is not None and event.group == group for event in events)
+def _matches(field: str) -> Callable[[ServiceState, Any], Condition]:
+    """Compare a list of names with a shell pattern."""
+    read = attrgetter(field)
+
+    def condition(_: ServiceState, pattern: str) -> Condition:
+        matches = glob_matcher(pattern)
+        return lambda item: any(map(matches, read(item)))
+
+    return condition
+
+
+def _has_event_of_group(state: ServiceState, group: str) -> Condition:
+    def condition(operation: Any) -> bool:
+        events = (state.events.get(event_id) or state.ended_of_active.get(event_id) for event_id in operation.events)
+        return any(event is not None and event.group == group for event in events)
+
+    return condition
+
+
+def _unexecuted(_: ServiceState, __: bool) -> Condition:
+    return lambda operation: operation.started_at is not None and operation.executed_at is None
 
 
 EVENTS: Conditions = {
-    "group": lambda _, event, filters: event.group == filters.group,
-    "vm": lambda _, event, filters: _is_about_vm(event.resources, filters),
-    "host": lambda state, event, filters: _has_operation(state, event, host=filters.host),
-    "type": lambda _, event, filters: event.type == filters.type,
-    "cause": lambda state, event, filters: _has_operation(state, event, cause=filters.cause),
-    "status": lambda _, event, filters: event.status == filters.status,
+    **{field: _is(field) for field in ("group", "type", "status")},
+    **{field: _operation_is(field) for field in ("host", "cause")},
+    "vm": _matches("resources"),
 }
 OPERATIONS: Conditions = {
-    "group": lambda state, operation, filters: _has_event_of_group(state, operation, filters.group),
-    "vm": lambda _, operation, filters: _is_about_vm(operation.vms, filters),
-    "host": lambda _, operation, filters: operation.host == filters.host,
-    "type": lambda _, operation, filters: operation.type == filters.type,
-    "cause": lambda _, operation, filters: operation.cause == filters.cause,
-    "status": lambda _, operation, filters: operation.status == filters.status,
-    "unexecuted": lambda _, operation, __: operation.started_at is not None and operation.executed_at is None,
+    **{field: _is(field) for field in ("host", "type", "cause", "status")},
+    "group": _has_event_of_group,
+    "vm": _matches("vms"),
+    "unexecuted": _unexecuted,
 }
 ROLLOUTS: Conditions = {}
 
@@ -60,7 +79,8 @@ def matching(state: ServiceState, items: Mapping[str, T], conditions: Conditions
     ids: Iterable[str] = items
     if filters.after_id:
         ids = islice(dropwhile(filters.after_id.__ne__, items), 1, None)
-    given = [condition for name, condition in conditions.items() if getattr(filters, name)]
-    for item in map(items.__getitem__, ids):
-        if all(condition(state, item, filters) for condition in given):
-            yield item
+    found: Iterator[T] = map(items.__getitem__, ids)
+    for field, condition in conditions.items():
+        if value := getattr(filters, field):
+            found = filter(condition(state, value), found)
+    return found
