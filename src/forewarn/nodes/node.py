@@ -36,6 +36,10 @@ LOST_NODE_SECONDS = 600.0
 TRIM_SECONDS = 60.0
 ABSTAIN_SECONDS = 10.0
 """A leader that steps down does not take the lease for this long."""
+PROMOTION_SECONDS = 30.0
+"""A node that has the lease and does not lead after this long leaves it to another one."""
+RELOAD_SECONDS = 1.0
+"""Shortest time between two loads of the state, if the journal cannot be applied."""
 STALE_SECONDS = 10.0
 """A node that has heard nothing from the database for this long is not ready."""
 
@@ -83,12 +87,15 @@ class Node:
         self._epoch = 0
         """The epoch of its own lease; 0 while it has none."""
         self._last_epoch = 0
+        self._leased_at = 0.0
+        """When it took its lease, by the monotonic clock."""
         self._lease_ends_at = 0.0
         """When its lease ends, by the monotonic clock, unless it is renewed."""
         self._must_read_journal = False
         """Whether the journal may have a commit that this leader does not have. It must not lead without it."""
         self.caught_up_at = real_seconds()
         """While it follows, it has every commit that was visible at this time, by the monotonic clock."""
+        self._reloaded_at = 0.0
         self._trimmed_at = real_seconds()
         self._abstains_until = 0.0
         self._applying = asyncio.Lock()
@@ -219,6 +226,8 @@ class Node:
             with suppress(StoreFailed):
                 await self._membership_thread.call(self._membership.release_lease)
         started = real_seconds()
+        if self._epoch and not self.engine.leads and started - self._leased_at > PROMOTION_SECONDS:
+            await self._give_up()
         try:
             # A leader must not wait longer than its lease.
             limit = self._lease_ends_at if self._epoch else started + 60
@@ -271,6 +280,7 @@ class Node:
                 epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
                 if epoch is not None:
                     self._epoch = self._last_epoch = epoch
+                    self._leased_at = started
                     self._lease_ends_at = started + self._lease_seconds
                     self._promotion = asyncio.create_task(self._promote(epoch))
         self._set_leader(holder)
@@ -298,6 +308,8 @@ class Node:
             async with self._applying:
                 while await self._apply(*await self._read()):
                     pass
+                if await self._journal_thread.call(self._journal.newest) < self.engine.position:
+                    await self._reload("the database has lost commits, as after the restore of a backup")
                 position = self.engine.position
                 self._must_read_journal = False
                 self._recent.clear()  # they may be from an earlier time as the leader, with a gap to the next ones
@@ -318,7 +330,6 @@ class Node:
 
     async def _give_up(self) -> None:
         self._abstains_until = real_seconds() + ABSTAIN_SECONDS
-        self._promotion = None
         await self._lose_lease("it could not lead")
         with suppress(StoreFailed):
             await self._membership_thread.call(self._membership.release_lease)
@@ -351,7 +362,10 @@ class Node:
 
     def _keep_row(self, _: Changes) -> None:
         if self.engine.leads and (row := self._store.last_row) is not None:
-            self._recent.append(row)
+            if len(row.data) < RECENT_BYTES:
+                self._recent.append(row)
+            else:  # not sent with an answer, and neither is any row before it
+                self._recent.clear()
             self._notify()
 
     def rows_after(self, position: int) -> list[JournalRow]:
@@ -380,12 +394,8 @@ class Node:
             except StoreFailed:
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a node must always follow
-                _log.exception("journal_failed", "Cannot apply the journal; loading the state again.")
+                _log.exception("journal_failed", "Cannot read the journal; retrying.")
                 await asyncio.sleep(RETRY_SECONDS)
-                with suppress(StoreFailed):
-                    async with self._applying:
-                        if not self.engine.leads:
-                            await self._reload("a row of the journal could not be applied")
 
     async def _wait_for_rows(self) -> None:
         """Wait until the journal may have rows that this node does not have, or until it is time to look."""
@@ -425,14 +435,20 @@ class Node:
             except BadChangeSet as error:  # another release wrote it
                 await self._reload(str(error))
                 return
-            self.engine.apply(changes, row.number)
+            try:
+                self.engine.apply(changes, row.number)
+            except Exception:  # noqa: BLE001 - a part of the row may have been applied
+                _log.exception("row_not_applied", "Cannot apply a row of the journal; loading the state again.")
+                await self._reload(f"row {row.number} of the journal could not be applied")
+                return
             if not number % APPLY_BATCH:
                 await asyncio.sleep(0)
         self._notify()
 
     async def _reload(self, reason: str) -> None:
+        await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - real_seconds(), 0.0))
         _log.info("state_reloaded", f"Loading the state from the database: {reason}.")
-        started = real_seconds()
+        started = self._reloaded_at = real_seconds()
         await self.engine.load()
         self.caught_up_at = started
         self._notify()
