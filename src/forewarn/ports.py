@@ -256,7 +256,7 @@ class Journal(Protocol):
     def decode(self, data: bytes, fleet: Fleet) -> Changes:
         """Return the changes of a row. `fleet` is the fleet before it."""
 
-    def wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
+    def wait(self, seconds: float) -> int | None:
         """Wait for a new row, at most this long. Returns its number; None: look whether there is one."""
 
     def close(self) -> None:

@@ -26,9 +26,8 @@ RECENT_ROWS, RECENT_BYTES = 64, 262_144
 """Commits that the leader sends with an answer. Other nodes read more from the journal."""
 APPLY_BATCH = 50
 """Rows that are applied in one turn of the event loop, so that polls are served in between."""
-WAIT_SECONDS = 0.25
-"""Longest wait for a notification. It also limits how long a new leader waits before it can read the journal."""
-WAIT_SECONDS_WITHOUT_NOTIFICATIONS = 0.1
+WAIT_SECONDS = 0.1
+"""Longest wait for a notification. Databases may lack them, and some poolers lose them."""
 RETRY_SECONDS = 0.5
 JOURNAL_SECONDS = 600.0
 """How long rows of the journal are kept."""
@@ -401,9 +400,7 @@ class Node:
         """Wait until the journal may have rows that this node does not have, or until it is time to look."""
         ends_at = self.caught_up_at + WAIT_SECONDS
         while True:
-            number = await self._journal_thread.call(
-                lambda: self._journal.wait(WAIT_SECONDS, WAIT_SECONDS_WITHOUT_NOTIFICATIONS)
-            )
+            number = await self._journal_thread.call(lambda: self._journal.wait(WAIT_SECONDS))
             if number is None or number > self.engine.position or real_seconds() > ends_at:
                 return
 

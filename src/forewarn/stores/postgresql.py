@@ -313,13 +313,13 @@ class PostgresqlJournal:
         else:
             self._has_notifications = True
 
-    def wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
-        return self._db.run(lambda: self._wait(seconds, seconds_without_notifications))
+    def wait(self, seconds: float) -> int | None:
+        return self._db.run(lambda: self._wait(seconds))
 
-    def _wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
+    def _wait(self, seconds: float) -> int | None:
         self._listen()
         if not self._has_notifications:
-            threading.Event().wait(seconds_without_notifications)
+            threading.Event().wait(seconds)
             return None
         with self._db.without_limit() as connection:
             found = [*connection.notifies(timeout=seconds, stop_after=1)]
