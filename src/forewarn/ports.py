@@ -269,6 +269,8 @@ class LeaseState(NamedTuple):
     """Counts the leaders."""
     remaining_seconds: float
     """Not positive: the lease has expired."""
+    now: datetime
+    """The time of the database."""
 
 
 class NodeRow(NamedTuple):

@@ -7,13 +7,15 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.clock import real_seconds
+from forewarn.clock import MAX_STEP, real_seconds
+from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import BadChangeSet, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from forewarn.core.state import Changes
     from forewarn.engine.engine import Engine
@@ -74,6 +76,8 @@ class Node:
         self.role_changes = 0
         self.problem = ""
         """Why the database cannot be used; empty if it can."""
+        self.clock_problem = ""
+        """How its clock differs from the database's; empty if both agree."""
         self._store = store
         self._membership = membership
         self._journal = journal
@@ -264,10 +268,11 @@ class Node:
             self.engine.tidy_follower()
         lease: LeaseState = await self._membership_thread.call(self._membership.lease)
         self._last_epoch = lease.epoch
+        self._compare_clock(lease.now)
         holder = next((node for node in self.nodes if node.id == lease.holder), None)
         if lease.remaining_seconds <= 0:
             holder = None
-            if started >= self._abstains_until and not self._stopping:
+            if started >= self._abstains_until and not self._stopping and not self.clock_problem:
                 epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
                 if epoch is not None:
                     self._epoch = self._last_epoch = epoch
@@ -275,6 +280,26 @@ class Node:
                     self._promotion = asyncio.create_task(self._promote(epoch))
         self._set_leader(holder)
         return True
+
+    def _compare_clock(self, database_time: datetime) -> None:
+        """A node with a wrong clock must not lead: events would start early or late."""
+        own = self.engine.clock.now()
+        jump = self.engine.clock_hold.jump
+        used_later = own + jump.step if jump is not None else own  # if it led, at the end of the hold
+        wrong = next((time for time in (own, used_later) if abs(time - database_time) > MAX_STEP), None)
+        if wrong is None:
+            if self.clock_problem:
+                _log.info("clock_agrees", "The clock of this node agrees with the database's again.")
+            self.clock_problem = ""
+            return
+        node_time, there = to_text(wrong, "seconds"), to_text(database_time, "seconds")
+        if not self.clock_problem:
+            text = "The clock of this node differs from the database's. This node does not lead until they agree."
+            _log.warning("clock_differs", text, node_time=node_time, database_time=there)
+        self.clock_problem = (
+            f"The clock of this node is at {node_time}, and the database's at {there}. This node does not lead until "
+            "they agree."
+        )
 
     async def report(self) -> None:
         """Report that this node is alive, and read the list of nodes."""
