@@ -27,7 +27,7 @@ LAST_VIRTUAL_TIME = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 def real_seconds() -> float:
-    """Return monotonic seconds, for rate limits, long polls and timeouts."""
+    """Return monotonic seconds without the time of a suspend, for rate limits, long polls and timeouts."""
     return time.monotonic()
 
 

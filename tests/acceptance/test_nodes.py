@@ -180,6 +180,22 @@ def test_a_long_poll_on_a_follower_ends_with_the_change(cluster: Cluster) -> Non
     assert (changed.status, len(changed.json()["Events"])) == (200, 1)
 
 
+def test_a_long_poll_with_a_tag_that_no_node_sent_ends_with_the_change(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    etag = second.poll("web-0").headers["etag"]
+    cluster.until_equal()
+    enabling, incarnation, scope = etag.strip('"').split(".")
+    tags = f'{etag}, "{enabling}.{int(incarnation) + 1000}.{scope}"'
+    for node in (first, second):
+        assert node.poll("web-0", tags, prefer="wait=1").status == 304
+        changes = len(node.poll("web-0").json()["Events"])
+        threading.Timer(0.3, first.request_operation, ("restart", f"web-{changes}")).start()
+        changed = node.poll("web-0", tags, prefer="wait=60")
+        assert (changed.status, len(changed.json()["Events"])) == (200, changes + 1)
+        cluster.until_equal()
+        tags = f"{changed.headers['etag']}, {tags}"
+
+
 def test_without_a_leader_changes_wait_for_a_bounded_time(cluster: Cluster) -> None:
     first, second = cluster.add(), cluster.add()
     enabled(first)

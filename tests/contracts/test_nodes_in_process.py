@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from starlette.applications import Starlette
 
-from forewarn.clock import SystemClock
+from forewarn.clock import SystemClock, seconds_since_boot
 from forewarn.control.input import MAX_BODY_BYTES
 from forewarn.control.leader_requests import LeaderRequests
 from forewarn.core.fleet import VM, Fleet
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.events import Event
-    from forewarn.core.state import Draft
+    from forewarn.core.state import Changes, Draft
     from forewarn.engine.engine import Published
     from forewarn.ports import LeaseState
     from postgresql import PostgresServer
@@ -349,6 +349,22 @@ async def test_a_node_whose_clock_jumps_while_it_leads_keeps_leading_and_holds(s
         assert one.engine.leads
 
 
+async def test_a_leader_does_not_trust_its_lease_after_a_suspend_of_the_machine(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(server, "one", lease_seconds=60) as (one,):
+        assert one.node.lease_remaining_seconds > 0
+        await one.node.suspend()  # so that it does not renew its lease
+        read = time.clock_gettime
+
+        def read_after_suspend(clock: int) -> float:
+            return read(clock) + (61 if clock == time.CLOCK_BOOTTIME else 0)
+
+        monkeypatch.setattr(time, "clock_gettime", read_after_suspend)
+        assert one.node.lease_remaining_seconds == 0
+        assert one.node.age_seconds > 60
+
+
 # --- Forwarding -----------------------------------------------------------------------------------
 
 
@@ -383,6 +399,33 @@ async def running_with_links(
                 await member.node.suspend()
                 await member.engine.stop()
                 await member.node.stop()
+
+
+async def test_a_leader_has_all_earlier_commits_when_the_running_one_has_ended(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load there is no moment without a commit."""
+    async with running_with_links(server, "one") as ((one, forwarder),):
+        await until(lambda: "alive_at" in one.engine.facts)  # its own first commit
+        may_commit, commit = threading.Semaphore(0), one.store.commit
+
+        def slow_commit(changes: Changes) -> int:
+            may_commit.acquire(timeout=LONGEST_WAIT_SECONDS)
+            return commit(changes)
+
+        monkeypatch.setattr(one.store, "commit", slow_commit)
+        first = asyncio.create_task(one.set_fact("first"))
+        await until(lambda: one.engine._writer.is_committing)
+        began_at = seconds_since_boot()
+        second = asyncio.create_task(one.set_fact("second"))
+        await asyncio.sleep(0)
+        assert not forwarder.has_commits_until(began_at), "another node may already have the first one"
+        may_commit.release()
+        await first
+        assert one.engine._writer.is_committing
+        assert forwarder.has_commits_until(began_at)
+        may_commit.release(5)
+        await second
 
 
 async def never(_: object) -> None:

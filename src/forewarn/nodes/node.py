@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.clock import MAX_STEP, real_seconds
+from forewarn.clock import MAX_STEP, seconds_since_boot
 from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import BadChangeSet, StoreFailed
@@ -88,12 +88,12 @@ class Node:
         """The epoch of its own lease; 0 while it has none."""
         self._last_epoch = 0
         self._lease_ends_at = 0.0
-        """When its lease ends, by the monotonic clock, unless it is renewed."""
+        """When its lease ends, in seconds since boot, unless it is renewed."""
         self._must_read_journal = False
         """Whether the journal may have a commit that this leader does not have. It must not lead without it."""
-        self.caught_up_at = real_seconds()
-        """While it follows, it has every commit that was visible at this time, by the monotonic clock."""
-        self._trimmed_at = real_seconds()
+        self.caught_up_at = seconds_since_boot()
+        """While it follows, it has every commit that was visible at this time, in seconds since boot."""
+        self._trimmed_at = seconds_since_boot()
         self._abstains_until = 0.0
         self._applying = asyncio.Lock()
         self._promotion: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class Node:
     async def start(self) -> None:
         """Load the state, and lead if no other node does. Returns when this node leads, or knows who does."""
         await self._membership_thread.call(lambda: self._membership.report(self.row))
-        self.caught_up_at = real_seconds()
+        self.caught_up_at = seconds_since_boot()
         await self.engine.load()
         await self._step()
         if self._promotion is not None:
@@ -155,20 +155,20 @@ class Node:
     def age_seconds(self) -> float:
         """How old its knowledge may be: the time since it last knew that it had all commits."""
         if self.engine.leads:
-            return max(real_seconds() - (self._lease_ends_at - self._lease_seconds), 0.0)
-        return real_seconds() - self.caught_up_at
+            return max(seconds_since_boot() - (self._lease_ends_at - self._lease_seconds), 0.0)
+        return seconds_since_boot() - self.caught_up_at
 
     @property
     def seconds_since_report(self) -> float:
         """Time since it last reported, and read the list of nodes."""
-        return real_seconds() - self._reported_at
+        return seconds_since_boot() - self._reported_at
 
     @property
     def lease_remaining_seconds(self) -> float:
         """Time until its own lease ends; 0 if it has none."""
         if not self._epoch or self._must_read_journal:
             return 0.0
-        return max(self._lease_ends_at - real_seconds(), 0.0)
+        return max(self._lease_ends_at - seconds_since_boot(), 0.0)
 
     async def wait_for_change(self, seconds: float) -> None:
         """Wait until rows were applied or the leader has changed, at most this long."""
@@ -179,8 +179,8 @@ class Node:
 
     async def wait_until_applied(self, position: int, seconds: float) -> bool:
         """Wait until this node has applied a commit. Returns whether it has."""
-        ends_at = real_seconds() + seconds
-        while self.engine.position < position and (left := ends_at - real_seconds()) > 0:
+        ends_at = seconds_since_boot() + seconds
+        while self.engine.position < position and (left := ends_at - seconds_since_boot()) > 0:
             await self.wait_for_change(left)
         return self.engine.position >= position
 
@@ -190,7 +190,7 @@ class Node:
 
     async def step_down(self) -> None:
         """Let another node lead."""
-        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
+        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
         await self._lose_lease("it was told to step down")
         await self._membership_thread.call(self._membership.release_lease)
 
@@ -222,7 +222,7 @@ class Node:
             await self._lose_lease("a commit was rejected, or its outcome is not known")
             with suppress(StoreFailed):
                 await self._membership_thread.call(self._membership.release_lease)
-        started = real_seconds()
+        started = seconds_since_boot()
         try:
             # A leader must not wait longer than its lease.
             limit = self._lease_ends_at if self._epoch else started + 60
@@ -230,7 +230,7 @@ class Node:
                 keeps = await (self._renew(started) if self._epoch else self._look(started))
         except (StoreFailed, TimeoutError) as error:
             self._set_problem(str(error) or "no response from the database")
-            if self._epoch and real_seconds() >= self._lease_ends_at:
+            if self._epoch and seconds_since_boot() >= self._lease_ends_at:
                 await self._lose_lease("it could not renew its lease")
         else:
             self._set_problem("")
@@ -306,7 +306,7 @@ class Node:
         row = self.row._replace(position=self.engine.position)
         await self._membership_thread.call(lambda: self._membership.report(row))
         self.nodes = await self._membership_thread.call(self._membership.nodes)
-        self._reported_at = real_seconds()
+        self._reported_at = seconds_since_boot()
 
     def _set_leader(self, leader: NodeRow | None) -> None:
         before, self.leader = self.leader, leader
@@ -342,7 +342,7 @@ class Node:
             await self._give_up()
 
     async def _give_up(self) -> None:
-        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
+        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
         self._promotion = None
         await self._lose_lease("it could not lead")
         with suppress(StoreFailed):
@@ -419,12 +419,12 @@ class Node:
             number = await self._journal_thread.call(
                 lambda: self._journal.wait(WAIT_SECONDS, WAIT_SECONDS_WITHOUT_NOTIFICATIONS)
             )
-            if number is None or number > self.engine.position or real_seconds() > ends_at:
+            if number is None or number > self.engine.position or seconds_since_boot() > ends_at:
                 return
 
     async def _read(self) -> tuple[list[JournalRow], float]:
         """Return the next rows of the journal, and when they were read."""
-        after, started = self.engine.position, real_seconds()
+        after, started = self.engine.position, seconds_since_boot()
         return await self._journal_thread.call(lambda: self._journal.read(after, READ_ROWS)), started
 
     async def _apply(self, read: list[JournalRow], started: float | None = None) -> bool:
@@ -457,7 +457,7 @@ class Node:
 
     async def _reload(self, reason: str) -> None:
         _log.info("state_reloaded", f"Loading the state from the database: {reason}.")
-        started = real_seconds()
+        started = seconds_since_boot()
         await self.engine.load()
         self.caught_up_at = started
         self._notify()
