@@ -12,8 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from forewarn.clock import seconds_since_boot
-from forewarn.errors import ForewarnError
+from forewarn.clock import real_seconds, seconds_since_boot
+from forewarn.errors import ForewarnError, Unavailable
 from forewarn.metadata import fixed_responses, instance
 from forewarn.metadata.fixed_responses import Response, error_response
 from forewarn.metadata.long_poll import LongPoll
@@ -25,7 +25,7 @@ from forewarn.metadata.rendered_responses import (
     rendered,
 )
 from forewarn.metadata.request import EVENTS_PATH, Poll
-from forewarn.system.logs import get_logger
+from forewarn.system.logs import OncePerMinute, get_logger
 from forewarn.wire.document import is_newer, newest_tag, parse_start_requests, tag_matches
 from forewarn.wire.prefer_header import parse_wait
 from forewarn.wire.versions import INSTANCE_VERSIONS, ApiVersion, is_date
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     Route: TypeAlias = Callable[[MetadataRequest, Caller], Result]
 
 _log = get_logger(__name__)
+_warnings = OncePerMinute()
 
 CATCH_UP_SECONDS = 1.0
 """How long a node that follows waits for a document that a client knows from another node."""
@@ -309,7 +310,9 @@ def _check_read_request(request: MetadataRequest) -> RenderedResponse | None:
 
 
 def failure(error: BaseException) -> RenderedResponse:
-    """Return the response to an exception, and log it if it is unexpected."""
+    """Return the response to an exception, and log what the client does not see."""
+    if isinstance(error, Unavailable) and _warnings.allows(type(error).__name__, real_seconds()):
+        _log.warning("metadata_unavailable", "Cannot process a request of a VM.", error=str(error))
     if isinstance(error, ForewarnError):
         return render_error(error)
     _log.error("metadata_request_failed", "Unexpected error while processing a request.", exc_info=error)
