@@ -471,3 +471,21 @@ def test_other_nodes_trust_a_renewed_certificate(cluster: Cluster, tmp_path: Pat
     second.up(*options)
     assert second.role == "follower"
     assert second.request_operation("restart", "web-0")["id"]
+
+
+def test_the_next_leader_applies_its_fleet_file_if_there_is_no_fleet(
+    cluster: Cluster, postgresql: PostgresServer, schema: str
+) -> None:
+    first = cluster.add()
+    # As if the first node had failed before it applied its file.
+    postgresql.execute(f"DELETE FROM {schema}.vm")
+    postgresql.execute(f"DELETE FROM {schema}.fact WHERE name = 'fleet file'")
+    second = cluster.add()
+    assert second.list_all("/v1/vms") == []
+    first.kill()
+    assert cluster.leader([second]) is second
+    for _ in range(LONGEST_WAIT_SECONDS * 10):
+        if names := [vm["name"] for vm in second.list_all("/v1/vms")]:
+            break
+        threading.Event().wait(0.1)
+    assert names == sorted(ADDRESSES)

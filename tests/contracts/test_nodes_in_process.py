@@ -294,6 +294,51 @@ async def test_the_fabric_recovers_before_the_first_commit_of_a_leader(server: P
     await member.node.stop()
 
 
+async def test_a_node_that_takes_the_lease_and_hangs_leaves_it_to_another(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "PROMOTION_SECONDS", 0.5)
+    monkeypatch.setattr(node_module, "ABSTAIN_SECONDS", 1.0)
+    async with running(server, "one", "two") as (one, two):
+        two.engine._fabric.recover = never  # type: ignore[method-assign,assignment]
+        await one.node.step_down()
+        await until(lambda: two.node.role.name == "candidate")
+        await until(lambda: one.engine.leads)
+        assert one.node.role.epoch == 3
+
+
+async def test_a_row_that_cannot_be_applied_makes_the_node_load_the_state(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(server, "one", "two") as (one, two):
+
+        def fail(changes: Changes, _: int) -> None:
+            two.engine._writer.position += 1  # it fails in the middle
+            monkeypatch.undo()
+            raise RuntimeError(changes)
+
+        monkeypatch.setattr(two.engine, "apply", fail)
+        await one.set_fact("first")
+        await until(lambda: two.facts == {"first"})
+        await one.set_fact("second")
+        await until(lambda: two.facts == {"first", "second"})
+
+
+async def test_a_new_leader_does_not_keep_what_the_database_has_lost(
+    server: PostgresqlServer, postgresql: PostgresServer
+) -> None:
+    """The database was replaced by a standby or a backup that has not everything."""
+    async with running(server, "one", "two") as (one, two):
+        await one.set_fact("first")
+        await one.set_fact("second")
+        await until(lambda: two.facts == {"first", "second"})
+        postgresql.execute(f"DELETE FROM {server.schema}.journal WHERE number = {two.engine.position}")
+        postgresql.execute(f"DELETE FROM {server.schema}.fact WHERE name = 'second'")
+        await one.node.step_down()
+        await until(lambda: two.engine.leads)
+        assert two.facts == {"first"}
+
+
 # --- Clocks ---------------------------------------------------------------------------------------
 
 
@@ -440,6 +485,8 @@ async def test_a_leader_that_does_not_respond_may_have_made_the_change(
         leader.handlers["approve"] = never
         with pytest.raises(LeaderLost, match="not known whether the change was made"):
             await follower.request("approve", [], repeatable=True)
+        assert follower._link is not None
+        assert not follower._link.is_open, "the connection may be lost without a word"
 
 
 async def test_a_change_does_not_wait_for_a_leader_that_is_gone_when_another_leads(server: PostgresqlServer) -> None:
@@ -494,6 +541,16 @@ async def test_a_request_that_cannot_be_repeated_may_take_longer_than_the_search
     async with running_with_links(server, "one", "two") as ((_, leader), (_, follower)):
         leader.handlers["control"] = slow
         assert await follower.request("control", {}, repeatable=False) == "done"
+
+
+async def test_one_address_cannot_keep_other_nodes_out(server: PostgresqlServer) -> None:
+    async with running_with_links(server, "one") as ((one, _),):
+        host, port = one.node.row.address.split(":")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(12)]
+        greetings = await asyncio.gather(*(reader.read(1) for reader, _ in idle))
+        assert sum(map(bool, greetings)) == link_module.MAX_UNPROVED_OF_ADDRESS
+        for _, writer in idle:
+            writer.close()
 
 
 async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts() -> None:

@@ -18,6 +18,7 @@ from forewarn.errors import (
     NoLeader,
     NotLeading,
     ServiceStopping,
+    StoreFailed,
     StoreOutcomeUnknown,
 )
 from forewarn.nodes.link import LinkServer, open_link
@@ -175,12 +176,18 @@ class NodeForwarder:
         except TimeoutError:
             raise NoLeader(problem="this node cannot connect to the leader") from None
         self.forwarded += 1
+        sent_at = real_seconds()
         try:
             async with asyncio.timeout(answer_seconds):
                 answer = await link.request(kind, payload, self.engine.position)
         except TimeoutError:
+            if link.received_at < sent_at:  # nobody gets an answer: the connection may be lost without a word
+                link.close()
             raise LeaderLost(problem="it did not respond") from None
-        await self._node.apply(answer.rows)
+        try:
+            await self._node.apply(answer.rows)
+        except StoreFailed as error:  # the change is committed, so its answer must not be an error
+            _log.warning("rows_not_applied", "Cannot apply a change; the journal has it.", kind=kind, error=str(error))
         if not await self._node.wait_until_applied(answer.position, APPLY_SECONDS):
             _log.warning("change_not_applied", "A change is committed, but this node has not applied it.", kind=kind)
         return answer.result
@@ -232,7 +239,9 @@ class NodeForwarder:
             try:
                 payload = {scope: to_text(time) for scope, time in times.items()}
                 await self._send(self._node.leader, "seen", payload, WRITE_SECONDS, WRITE_SECONDS)
-            except ForewarnError:  # the next time
+            except Exception as error:  # noqa: BLE001 - the next time
+                if not isinstance(error, ForewarnError):
+                    _log.exception("last_seen_not_sent", "Unexpected error while sending last-seen times; retrying.")
                 self.engine.last_seen.record(times)
 
     # --- On the leader ----------------------------------------------------------------------------

@@ -28,9 +28,8 @@ RECENT_ROWS, RECENT_BYTES = 64, 262_144
 """Commits that the leader sends with an answer. Other nodes read more from the journal."""
 APPLY_BATCH = 50
 """Rows that are applied in one turn of the event loop, so that polls are served in between."""
-WAIT_SECONDS = 0.25
-"""Longest wait for a notification. It also limits how long a new leader waits before it can read the journal."""
-WAIT_SECONDS_WITHOUT_NOTIFICATIONS = 0.1
+WAIT_SECONDS = 0.1
+"""Longest wait for a notification. Databases may lack them, and some poolers lose them."""
 RETRY_SECONDS = 0.5
 JOURNAL_SECONDS = 600.0
 """How long rows of the journal are kept."""
@@ -38,6 +37,10 @@ LOST_NODE_SECONDS = 600.0
 TRIM_SECONDS = 60.0
 ABSTAIN_SECONDS = 10.0
 """A leader that steps down does not take the lease for this long."""
+PROMOTION_SECONDS = 30.0
+"""A node that has the lease and does not lead after this long leaves it to another one."""
+RELOAD_SECONDS = 1.0
+"""Shortest time between two loads of the state, if the journal cannot be applied."""
 STALE_SECONDS = 10.0
 """A node that has heard nothing from the database for this long is not ready."""
 
@@ -87,12 +90,15 @@ class Node:
         self._epoch = 0
         """The epoch of its own lease; 0 while it has none."""
         self._last_epoch = 0
+        self._leased_at = 0.0
+        """When it took its lease, in seconds since boot."""
         self._lease_ends_at = 0.0
         """When its lease ends, in seconds since boot, unless it is renewed."""
         self._must_read_journal = False
         """Whether the journal may have a commit that this leader does not have. It must not lead without it."""
         self.caught_up_at = seconds_since_boot()
         """While it follows, it has every commit that was visible at this time, in seconds since boot."""
+        self._reloaded_at = 0.0
         self._trimmed_at = seconds_since_boot()
         self._abstains_until = 0.0
         self._applying = asyncio.Lock()
@@ -223,6 +229,8 @@ class Node:
             with suppress(StoreFailed):
                 await self._membership_thread.call(self._membership.release_lease)
         started = seconds_since_boot()
+        if self._epoch and not self.engine.leads and started - self._leased_at > PROMOTION_SECONDS:
+            await self._give_up()
         try:
             # A leader must not wait longer than its lease.
             limit = self._lease_ends_at if self._epoch else started + 60
@@ -276,6 +284,7 @@ class Node:
                 epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
                 if epoch is not None:
                     self._epoch = self._last_epoch = epoch
+                    self._leased_at = started
                     self._lease_ends_at = started + self._lease_seconds
                     self._promotion = asyncio.create_task(self._promote(epoch))
         self._set_leader(holder)
@@ -323,6 +332,8 @@ class Node:
             async with self._applying:
                 while await self._apply(*await self._read()):
                     pass
+                if await self._journal_thread.call(self._journal.newest) < self.engine.position:
+                    await self._reload("the database has lost commits, as after the restore of a backup")
                 position = self.engine.position
                 self._must_read_journal = False
                 self._recent.clear()  # they may be from an earlier time as the leader, with a gap to the next ones
@@ -343,7 +354,6 @@ class Node:
 
     async def _give_up(self) -> None:
         self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
-        self._promotion = None
         await self._lose_lease("it could not lead")
         with suppress(StoreFailed):
             await self._membership_thread.call(self._membership.release_lease)
@@ -376,7 +386,10 @@ class Node:
 
     def _keep_row(self, _: Changes) -> None:
         if self.engine.leads and (row := self._store.last_row) is not None:
-            self._recent.append(row)
+            if len(row.data) < RECENT_BYTES:
+                self._recent.append(row)
+            else:  # not sent with an answer, and neither is any row before it
+                self._recent.clear()
             self._notify()
 
     def rows_after(self, position: int) -> list[JournalRow]:
@@ -405,20 +418,14 @@ class Node:
             except StoreFailed:
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a node must always follow
-                _log.exception("journal_failed", "Cannot apply the journal; loading the state again.")
+                _log.exception("journal_failed", "Cannot read the journal; retrying.")
                 await asyncio.sleep(RETRY_SECONDS)
-                with suppress(StoreFailed):
-                    async with self._applying:
-                        if not self.engine.leads:
-                            await self._reload("a row of the journal could not be applied")
 
     async def _wait_for_rows(self) -> None:
         """Wait until the journal may have rows that this node does not have, or until it is time to look."""
         ends_at = self.caught_up_at + WAIT_SECONDS
         while True:
-            number = await self._journal_thread.call(
-                lambda: self._journal.wait(WAIT_SECONDS, WAIT_SECONDS_WITHOUT_NOTIFICATIONS)
-            )
+            number = await self._journal_thread.call(lambda: self._journal.wait(WAIT_SECONDS))
             if number is None or number > self.engine.position or seconds_since_boot() > ends_at:
                 return
 
@@ -450,14 +457,20 @@ class Node:
             except BadChangeSet as error:  # another release wrote it
                 await self._reload(str(error))
                 return
-            self.engine.apply(changes, row.number)
+            try:
+                self.engine.apply(changes, row.number)
+            except Exception:  # noqa: BLE001 - a part of the row may have been applied
+                _log.exception("row_not_applied", "Cannot apply a row of the journal; loading the state again.")
+                await self._reload(f"row {row.number} of the journal could not be applied")
+                return
             if not number % APPLY_BATCH:
                 await asyncio.sleep(0)
         self._notify()
 
     async def _reload(self, reason: str) -> None:
+        await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - seconds_since_boot(), 0.0))
         _log.info("state_reloaded", f"Loading the state from the database: {reason}.")
-        started = seconds_since_boot()
+        started = self._reloaded_at = seconds_since_boot()
         await self.engine.load()
         self.caught_up_at = started
         self._notify()
