@@ -272,6 +272,8 @@ class LeaseState(NamedTuple):
     """Counts the leaders."""
     remaining_seconds: float
     """Not positive: the lease has expired."""
+    now: datetime
+    """The time of the database."""
 
 
 class NodeRow(NamedTuple):
@@ -348,7 +350,7 @@ class Forwarder(Protocol):
         """Whether this node leads, and its lease has not ended."""
 
     def has_commits_until(self, seconds: float) -> bool:
-        """Whether this node certainly has every commit that another node had at this time of the monotonic clock."""
+        """Whether this node certainly has every commit that another node had at this time, in seconds since boot."""
 
     async def wait_for_change(self, seconds: float) -> None:
         """Wait until commits of the leader were applied, at most this long."""

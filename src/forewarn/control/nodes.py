@@ -76,7 +76,7 @@ class NodesShape(Shape):
     nodes: list[NodeShape]
     leader: Annotated[str | None, help_text("The name of the node that leads; null: none that this node knows.")]
     age_seconds: Annotated[float, help_text("How old the knowledge of this node may be.")]
-    problem: Annotated[str | None, help_text("Why this node cannot use the database; null: it can.")]
+    problem: Annotated[str | None, help_text("Why this node cannot use the database, or cannot lead; null: it can.")]
 
 
 class NodeControl:
@@ -140,7 +140,7 @@ class NodeControl:
             *(NodeShape.of(row, self._role(row), node.role.epoch, newest, is_self=False) for row in rows),
         ]
         leader = node.leader
-        problem = node.problem or None
+        problem = node.problem or node.clock_problem or None
         return NodesShape(
             sorted(shown, key=lambda each: each.name), leader and leader.name, round(node.age_seconds, 3), problem
         )

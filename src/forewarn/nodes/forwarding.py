@@ -128,12 +128,12 @@ class NodeForwarder:
         return self.engine.leads and self._node.lease_remaining_seconds > 0
 
     def has_commits_until(self, seconds: float) -> bool:
-        """Whether this node certainly has every commit that another node had at this time of the monotonic clock.
+        """Whether this node certainly has every commit that another node had at this time, in seconds since boot.
 
         Followers can apply a commit before the leader knows that it has succeeded.
         """
         if self.engine.leads:
-            return self.is_certain and not self.engine.is_committing
+            return self.is_certain and not self.engine.is_committing_since(seconds)
         return self._node.caught_up_at >= seconds
 
     async def wait_for_change(self, seconds: float) -> None:

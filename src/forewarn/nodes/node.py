@@ -7,13 +7,15 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.clock import real_seconds
+from forewarn.clock import MAX_STEP, seconds_since_boot
+from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import BadChangeSet, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from forewarn.core.state import Changes
     from forewarn.engine.engine import Engine
@@ -77,6 +79,8 @@ class Node:
         self.role_changes = 0
         self.problem = ""
         """Why the database cannot be used; empty if it can."""
+        self.clock_problem = ""
+        """How its clock differs from the database's; empty if both agree."""
         self._store = store
         self._membership = membership
         self._journal = journal
@@ -87,15 +91,15 @@ class Node:
         """The epoch of its own lease; 0 while it has none."""
         self._last_epoch = 0
         self._leased_at = 0.0
-        """When it took its lease, by the monotonic clock."""
+        """When it took its lease, in seconds since boot."""
         self._lease_ends_at = 0.0
-        """When its lease ends, by the monotonic clock, unless it is renewed."""
+        """When its lease ends, in seconds since boot, unless it is renewed."""
         self._must_read_journal = False
         """Whether the journal may have a commit that this leader does not have. It must not lead without it."""
-        self.caught_up_at = real_seconds()
-        """While it follows, it has every commit that was visible at this time, by the monotonic clock."""
+        self.caught_up_at = seconds_since_boot()
+        """While it follows, it has every commit that was visible at this time, in seconds since boot."""
         self._reloaded_at = 0.0
-        self._trimmed_at = real_seconds()
+        self._trimmed_at = seconds_since_boot()
         self._abstains_until = 0.0
         self._applying = asyncio.Lock()
         self._promotion: asyncio.Task[None] | None = None
@@ -117,7 +121,7 @@ class Node:
     async def start(self) -> None:
         """Load the state, and lead if no other node does. Returns when this node leads, or knows who does."""
         await self._membership_thread.call(lambda: self._membership.report(self.row))
-        self.caught_up_at = real_seconds()
+        self.caught_up_at = seconds_since_boot()
         await self.engine.load()
         await self._step()
         if self._promotion is not None:
@@ -157,20 +161,20 @@ class Node:
     def age_seconds(self) -> float:
         """How old its knowledge may be: the time since it last knew that it had all commits."""
         if self.engine.leads:
-            return max(real_seconds() - (self._lease_ends_at - self._lease_seconds), 0.0)
-        return real_seconds() - self.caught_up_at
+            return max(seconds_since_boot() - (self._lease_ends_at - self._lease_seconds), 0.0)
+        return seconds_since_boot() - self.caught_up_at
 
     @property
     def seconds_since_report(self) -> float:
         """Time since it last reported, and read the list of nodes."""
-        return real_seconds() - self._reported_at
+        return seconds_since_boot() - self._reported_at
 
     @property
     def lease_remaining_seconds(self) -> float:
         """Time until its own lease ends; 0 if it has none."""
         if not self._epoch or self._must_read_journal:
             return 0.0
-        return max(self._lease_ends_at - real_seconds(), 0.0)
+        return max(self._lease_ends_at - seconds_since_boot(), 0.0)
 
     async def wait_for_change(self, seconds: float) -> None:
         """Wait until rows were applied or the leader has changed, at most this long."""
@@ -181,8 +185,8 @@ class Node:
 
     async def wait_until_applied(self, position: int, seconds: float) -> bool:
         """Wait until this node has applied a commit. Returns whether it has."""
-        ends_at = real_seconds() + seconds
-        while self.engine.position < position and (left := ends_at - real_seconds()) > 0:
+        ends_at = seconds_since_boot() + seconds
+        while self.engine.position < position and (left := ends_at - seconds_since_boot()) > 0:
             await self.wait_for_change(left)
         return self.engine.position >= position
 
@@ -192,7 +196,7 @@ class Node:
 
     async def step_down(self) -> None:
         """Let another node lead."""
-        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
+        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
         await self._lose_lease("it was told to step down")
         await self._membership_thread.call(self._membership.release_lease)
 
@@ -224,7 +228,7 @@ class Node:
             await self._lose_lease("a commit was rejected, or its outcome is not known")
             with suppress(StoreFailed):
                 await self._membership_thread.call(self._membership.release_lease)
-        started = real_seconds()
+        started = seconds_since_boot()
         if self._epoch and not self.engine.leads and started - self._leased_at > PROMOTION_SECONDS:
             await self._give_up()
         try:
@@ -234,7 +238,7 @@ class Node:
                 keeps = await (self._renew(started) if self._epoch else self._look(started))
         except (StoreFailed, TimeoutError) as error:
             self._set_problem(str(error) or "no response from the database")
-            if self._epoch and real_seconds() >= self._lease_ends_at:
+            if self._epoch and seconds_since_boot() >= self._lease_ends_at:
                 await self._lose_lease("it could not renew its lease")
         else:
             self._set_problem("")
@@ -272,10 +276,11 @@ class Node:
             self.engine.tidy_follower()
         lease: LeaseState = await self._membership_thread.call(self._membership.lease)
         self._last_epoch = lease.epoch
+        self._compare_clock(lease.now)
         holder = next((node for node in self.nodes if node.id == lease.holder), None)
         if lease.remaining_seconds <= 0:
             holder = None
-            if started >= self._abstains_until and not self._stopping:
+            if started >= self._abstains_until and not self._stopping and not self.clock_problem:
                 epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
                 if epoch is not None:
                     self._epoch = self._last_epoch = epoch
@@ -285,12 +290,32 @@ class Node:
         self._set_leader(holder)
         return True
 
+    def _compare_clock(self, database_time: datetime) -> None:
+        """A node with a wrong clock must not lead: events would start early or late."""
+        own = self.engine.clock.now()
+        jump = self.engine.clock_hold.jump
+        used_later = own + jump.step if jump is not None else own  # if it led, at the end of the hold
+        wrong = next((time for time in (own, used_later) if abs(time - database_time) > MAX_STEP), None)
+        if wrong is None:
+            if self.clock_problem:
+                _log.info("clock_agrees", "The clock of this node agrees with the database's again.")
+            self.clock_problem = ""
+            return
+        node_time, there = to_text(wrong, "seconds"), to_text(database_time, "seconds")
+        if not self.clock_problem:
+            text = "The clock of this node differs from the database's. This node does not lead until they agree."
+            _log.warning("clock_differs", text, node_time=node_time, database_time=there)
+        self.clock_problem = (
+            f"The clock of this node is at {node_time}, and the database's at {there}. This node does not lead until "
+            "they agree."
+        )
+
     async def report(self) -> None:
         """Report that this node is alive, and read the list of nodes."""
         row = self.row._replace(position=self.engine.position)
         await self._membership_thread.call(lambda: self._membership.report(row))
         self.nodes = await self._membership_thread.call(self._membership.nodes)
-        self._reported_at = real_seconds()
+        self._reported_at = seconds_since_boot()
 
     def _set_leader(self, leader: NodeRow | None) -> None:
         before, self.leader = self.leader, leader
@@ -328,7 +353,7 @@ class Node:
             await self._give_up()
 
     async def _give_up(self) -> None:
-        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
+        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
         await self._lose_lease("it could not lead")
         with suppress(StoreFailed):
             await self._membership_thread.call(self._membership.release_lease)
@@ -401,12 +426,12 @@ class Node:
         ends_at = self.caught_up_at + WAIT_SECONDS
         while True:
             number = await self._journal_thread.call(lambda: self._journal.wait(WAIT_SECONDS))
-            if number is None or number > self.engine.position or real_seconds() > ends_at:
+            if number is None or number > self.engine.position or seconds_since_boot() > ends_at:
                 return
 
     async def _read(self) -> tuple[list[JournalRow], float]:
         """Return the next rows of the journal, and when they were read."""
-        after, started = self.engine.position, real_seconds()
+        after, started = self.engine.position, seconds_since_boot()
         return await self._journal_thread.call(lambda: self._journal.read(after, READ_ROWS)), started
 
     async def _apply(self, read: list[JournalRow], started: float | None = None) -> bool:
@@ -443,9 +468,9 @@ class Node:
         self._notify()
 
     async def _reload(self, reason: str) -> None:
-        await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - real_seconds(), 0.0))
+        await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - seconds_since_boot(), 0.0))
         _log.info("state_reloaded", f"Loading the state from the database: {reason}.")
-        started = self._reloaded_at = real_seconds()
+        started = self._reloaded_at = seconds_since_boot()
         await self.engine.load()
         self.caught_up_at = started
         self._notify()
