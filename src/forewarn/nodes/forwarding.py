@@ -170,11 +170,13 @@ class NodeForwarder:
     async def _send(
         self, leader: NodeRow, kind: str, payload: Any, connect_seconds: float, answer_seconds: float
     ) -> Any:
-        try:
-            async with asyncio.timeout(connect_seconds):
-                link = await self._open(leader)
-        except TimeoutError:
-            raise NoLeader(problem="this node cannot connect to the leader") from None
+        link = self._open_link(leader)
+        if link is None:
+            try:
+                async with asyncio.timeout(connect_seconds):
+                    link = await self._open(leader)
+            except TimeoutError:
+                raise NoLeader(problem="this node cannot connect to the leader") from None
         self.forwarded += 1
         sent_at = real_seconds()
         try:
@@ -192,12 +194,17 @@ class NodeForwarder:
             _log.warning("change_not_applied", "A change is committed, but this node has not applied it.", kind=kind)
         return answer.result
 
+    def _open_link(self, leader: NodeRow) -> Link | None:
+        """Return the open connection to this leader, which requests share; None if there is none."""
+        link = self._link
+        return link if link is not None and link.is_open and self._linked == leader.id else None
+
     async def _open(self, leader: NodeRow) -> Link:
-        """Return a connection to the leader. Requests share one, and they share the attempt to open it."""
+        """Open a connection to the leader. Requests share the attempt."""
         asked_at = real_seconds()
         async with self._linking:
-            if self._link is not None and self._link.is_open and self._linked == leader.id:
-                return self._link
+            if (link := self._open_link(leader)) is not None:
+                return link
             if self._node.leader is None or self._node.leader.id != leader.id:  # it has waited for another attempt
                 raise NoLeader(problem="the leader is changing")
             if self._refused.node == leader.id and self._refused.seconds >= asked_at:
