@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from forewarn.clock import real_seconds
+from forewarn.clock import seconds_since_boot
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
 from forewarn.delivery.live_topics import LiveTopics
 from forewarn.engine.history import SCAN_ROWS
@@ -221,11 +221,11 @@ class Feed:
 
         Only if it has every commit of that time, no node has ever sent this row.
         """
-        forwarder, began_at = self._engine.forwarder, real_seconds()
+        forwarder, began_at = self._engine.forwarder, seconds_since_boot()
         is_behind = forwarder is not None
         while forwarder is not None and is_behind and after > self.records.newest:
             is_behind = not forwarder.has_commits_until(began_at)
-            left = began_at + CATCH_UP_SECONDS - real_seconds()
+            left = began_at + CATCH_UP_SECONDS - seconds_since_boot()
             if is_behind and left <= 0:
                 raise NodeBehind(after=after, newest=self.records.newest)
             if is_behind:
