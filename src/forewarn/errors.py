@@ -37,6 +37,7 @@ _SYNONYMS = (
     {"vm", "machine", "instance", "node"},
     {"host", "hypervisor"},
     {"group", "set", "scale-set"},
+    {"server", "url"},
 )
 """Words that users write for each other. A word can be near only in meaning."""
 

@@ -136,6 +136,13 @@ def test_a_mistyped_variable_is_reported() -> None:
     result = run_command("check", "agent.toml", FOREWARN_ENDPONT="http://127.0.0.1:9", **others)
     warning = "forewarn: the variable FOREWARN_ENDPONT has no effect. Did you mean 'FOREWARN_ENDPOINT'?\n"
     assert (result.returncode, result.stderr) == (0, warning)
+    result = run_command(
+        "check", "agent.toml", FOREWARN_AGENT_ENDPOINT="http://127.0.0.1:9", FOREWARN_AGENT_XYLOPHONE="x"
+    )
+    assert result.stderr == (
+        "forewarn: the variable FOREWARN_AGENT_ENDPOINT has no effect. Did you mean 'FOREWARN_ENDPOINT'?\n"
+        "forewarn: the variable FOREWARN_AGENT_XYLOPHONE has no effect.\n"
+    )
 
 
 def test_check_explains_a_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn import __version__
-from forewarn.cli.variables import warn_of_mistyped_variables
+from forewarn.cli.variables import warn_of_unknown_variables
 from forewarn.errors import ForewarnError, exit_code, nearest
 from forewarn.system.printable import printable, printable_error, printable_output
 from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def _run_safely(arguments: list[str] | None) -> Any:
     try:
-        warn_of_mistyped_variables()
+        warn_of_unknown_variables()
         return root.main(arguments, prog_name=PROGRAM)
     except ForewarnError as error:
         _print_error(printable_error(error))
