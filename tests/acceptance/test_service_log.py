@@ -42,13 +42,37 @@ def test_each_control_request_has_an_audit_line(make_service: Callable[..., Serv
         ("admin", "admin", "127.0.0.1", "POST", "/v1/tokens", 201),
         ("anna", "viewer", "127.0.0.1", "GET", "/v1/vms", 200),
         ("anna", "viewer", "127.0.0.1", "POST", "/v1/operations", 403),
-        (None, None, "127.0.0.1", "GET", "/v1/vms", 401),
+        (None, None, "127.0.0.1", "GET", "/v1/vms", 401, "UnknownToken"),
         ("admin", "admin", "127.0.0.1", "GET", "/v1/nowhere", 404),
     ]
     assert list(entries(service, "control_request")[0]) == ["token", "role", "address", "method", "path", "status"]
     assert viewer not in service.output
     assert guessed not in service.output
     assert entries(service, "http_request") == []
+
+
+def test_the_log_names_the_owner_of_a_revoked_or_expired_token(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--log-format", "json", "--clock", "virtual", fleet=FLEET)
+    secrets = {}
+    for name in ("anna", "bert"):
+        made = service.control("POST", "/v1/tokens", {"name": name, "role": "viewer", "expires": "1h"})
+        secrets[name] = made.json()["token"]
+    service.control("DELETE", "/v1/tokens/anna")
+    service.advance("2h")
+    for secret in secrets.values():
+        assert service.control("GET", "/v1/vms", token=secret).status == 401
+    wait_for_log(service, "TokenExpired", times=2)
+    assert entries(service, "wrong_token") == [
+        {"token": "anna", "reason": "TokenRevoked", "address": "127.0.0.1"},
+        {"token": "bert", "reason": "TokenExpired", "address": "127.0.0.1"},
+    ]
+    assert [
+        (line["token"], line["reason"]) for line in entries(service, "control_request") if line["status"] == 401
+    ] == [
+        ("anna", "TokenRevoked"),
+        ("bert", "TokenExpired"),
+    ]
+    assert not [secret for secret in secrets.values() if secret in service.output]
 
 
 def test_a_request_that_never_ends_is_not_logged_as_successful(make_service: Callable[..., ServiceProcess]) -> None:
