@@ -149,13 +149,17 @@ class ForegroundService:
         """The admin token of the token file."""
         self._applied: list[str] = []
         """What the fleet file has changed, for the first output."""
-        self._files = PublishedFiles(self._service_file(), is_name_fixed=bool(values["name"]))
+        certificate = self._all.certificate
+        self._files = PublishedFiles(
+            self._service_file(),
+            certificate.pem if certificate is not None else lambda: "",
+            is_name_fixed=bool(values["name"]),
+        )
         self._keeper: asyncio.Task[None] | None = None
 
     def _service_file(self) -> ServiceFile:
         data: str = self._values["data"]
         folder = None if data == MEMORY else Path(data).absolute()
-        certificate = self._all.certificate
         process = identify_process()
         device, inode = identify_folder(data) if folder else (0, 0)
         return ServiceFile(
@@ -163,7 +167,7 @@ class ForegroundService:
             control=self._all.control_url,
             metadata=self._all.metadata_url,
             token_file=str(folder / TOKEN_FILE) if folder else "",
-            certificate=full_path(certificate.path) if certificate else "",
+            certificate="",  # the published one may change
             data=str(folder or MEMORY),
             device=device,
             inode=inode,
@@ -237,13 +241,20 @@ class ForegroundService:
     async def reload(self) -> None:
         """Apply the fleet file if it has changed, and load the certificate. If one is invalid, keep the current one."""
         _log.info("reload_started", "SIGHUP: reloading the fleet file and the certificate.")
+        failed = []
         try:
             await self._reload_fleet()
         except Exception:  # noqa: BLE001 - the service continues with the old fleet
             _log.exception("fleet_reload_failed", "The fleet has not changed.", path=self._values["fleet"])
+            failed.append("fleet")
         if self._all.certificate is not None:
-            self._all.certificate.reload()
-        _log.info("reload_completed", "Reload completed. Other settings need a restart.")
+            if not self._all.certificate.reload():
+                failed.append("certificate")
+            await self._files.refresh()
+        if failed:
+            _log.error("reload_failed", "Reload failed. The old values stay in use.", failed=" and ".join(failed))
+        else:
+            _log.info("reload_completed", "Reload completed. Other settings need a restart.")
 
     async def _reload_fleet(self) -> None:
         source: str = self._values["fleet"]

@@ -37,7 +37,7 @@ class ServiceFile(NamedTuple):
     metadata: str
     token_file: str
     certificate: str
-    """The file with the TLS certificate of the control API, if it has one."""
+    """The TLS certificate of the control API that is in use, as PEM. Empty: it has none."""
     data: str
     """The data folder, or `:memory:`."""
     device: int
