@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forewarn import __version__
 from systemd_socket import wait_for_log
 
 if TYPE_CHECKING:
@@ -49,6 +50,22 @@ def test_each_control_request_has_an_audit_line(make_service: Callable[..., Serv
     assert viewer not in service.output
     assert guessed not in service.output
     assert entries(service, "http_request") == []
+
+
+def test_with_json_the_service_writes_only_json(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--log-format", "json", "--name", "lab", fleet=FLEET)
+    urls = {"metadata": service.metadata_url, "control": service.control_url}
+    assert service.stop() == 0
+    assert [json.loads(line)["event"] for line in service.output.splitlines()] == ["service_started", "service_stopped"]
+    assert entries(service, "service_started") == [{"version": __version__, "name": "lab", **urls, "vms": 1}]
+
+
+def test_with_text_the_service_also_writes_how_to_use_it(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service(fleet=FLEET)
+    line = wait_for_log(service, "service_started")
+    assert line.endswith(f"control={service.control_url} vms=1")
+    assert "Try in another terminal" in service.output
+    assert "#" not in line, "the one-time link of the portal is not in the log"
 
 
 def test_the_log_names_the_owner_of_a_revoked_or_expired_token(make_service: Callable[..., ServiceProcess]) -> None:

@@ -33,7 +33,7 @@ from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.errors import StoreFailed
 from forewarn.settings import default_name, without_password
-from forewarn.system.logs import LOG_LEVELS, configure_logging, get_logger
+from forewarn.system.logs import JSON, LOG_LEVELS, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
 from forewarn.system.standard_streams import discard, has_terminal
 from forewarn.system.systemd_notify import NOTIFY_VARIABLES, SystemdNotifier
@@ -104,13 +104,16 @@ async def serve(values: dict[str, Any], origins: dict[str, str]) -> None:
     ]
     try:
         systemd.ready()
-        _write_output(await service.greeting())
+        if values["log_format"] != JSON:  # a program that reads the log should get only JSON
+            _write_output(await service.greeting())
+        service.log_start()
         await stopped.wait()
     finally:
         systemd.stopping()
         for task in tasks:
             task.cancel()
         await service.stop()
+        _log.info("service_stopped", "The service has stopped.")
 
 
 async def _reload_forever(service: ForegroundService, systemd: SystemdNotifier, requested: asyncio.Event) -> None:
@@ -274,6 +277,18 @@ class ForegroundService:
     def status(self) -> str:
         """Return one line for `systemctl status`."""
         return f"{len(self._engine.fleet.vms)} VMs; control API at {self._all.control_url}"
+
+    def log_start(self) -> None:
+        """Log that the service is ready. The log must not have the one-time link of the portal."""
+        _log.info(
+            "service_started",
+            "The service is ready.",
+            version=__version__,
+            name=self._files.file.name,
+            metadata=self._all.metadata_url,
+            control=self._all.control_url,
+            vms=len(self._engine.fleet.vms),
+        )
 
     async def greeting(self) -> str:
         """Return the first output: what the fleet file has changed, the addresses, and commands to try."""
