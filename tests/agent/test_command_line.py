@@ -206,11 +206,12 @@ file = "own.py"
         "warning: units: systemctl cat worker: No files for worker.",
         "warning: pool: HAProxy does not respond at /no/such.sock: No such file or directory.",
         "warning: own: ZeroDivisionError: division by zero",
+        "warning: Cannot connect to the endpoint http://127.0.0.1:9: Connection refused.",
     ]
     assert main(["check", "here.toml", "--here", "--strict", "--json"]) == 2
     output = capsys.readouterr()
-    assert len(json.loads(output.out)["warnings"]) == 5
-    assert output.err == "forewarn: here.toml has warnings (5). --strict allows none.\n"
+    assert len(json.loads(output.out)["warnings"]) == 6
+    assert output.err == "forewarn: here.toml has 6 warnings, and --strict allows none.\n"
 
 
 def plans(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
