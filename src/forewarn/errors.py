@@ -26,6 +26,8 @@ _SYNONYMS = (
     {"evict", "eviction", "preempt"},
     {"migrate", "move", "redeploy", "live-migration"},
     {"stop", "deallocate", "shutdown"},
+    {"stopped", "deallocated"},
+    {"done", "completed", "complete", "finished", "ended"},
     {"list", "ls"},
     {"show", "get", "describe", "inspect"},
     {"create", "add", "new"},
@@ -394,6 +396,12 @@ class UnknownVM(NotFound):
     message = "Unknown VM {name!r}.{hint}"
 
     member = "vms"
+
+    def __init__(self, *, name: str, hint: str) -> None:
+        super().__init__(name=name, hint=_NO_PATTERN if set("*?[").intersection(str(name)) else hint)
+
+
+_NO_PATTERN = " It looks like a pattern, and patterns cannot be used here. Give the name of one VM."
 
 
 class UnknownHost(NotFound):
@@ -946,7 +954,7 @@ class BadAgentConfig(BadFile):
 
 
 class PolicyHasWarnings(Invalid):
-    message = "{source} has warnings ({count}). --strict allows none."
+    message = "{source} has {warnings}, and --strict allows none."
 
 
 class BadCommandLine(Invalid):
