@@ -107,7 +107,7 @@ def test_the_command_line_of_the_service_hands_it_on(folder: Path) -> None:
         (["install", "--user", "nobody-of-this-name"], 2, "useradd --system"),
         (["install", "--unit-dir", "missing"], 5, "Cannot write missing/forewarn-agent.service: No such file"),
         (["bundle", "--output", "missing/agent.pyz"], 5, "Cannot write missing/agent.pyz: No such file"),
-        (["bundle", "--output", "/"], 5, "Cannot write /"),
+        (["bundle", "--out", "/"], 5, "Cannot write /"),
         (["status"], 6, "No agent uses the state folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -117,7 +117,8 @@ def test_a_mistake_is_one_line_and_a_code(
 ) -> None:
     (folder / "bad.toml").write_text("[[rule]]\non = 5\n")
     assert main([*arguments, *(["--state", str(folder)] if arguments == ["status"] else [])]) == code
-    error = capsys.readouterr().err
+    output, error = capsys.readouterr()
+    assert output == ""
     assert error.startswith("forewarn: ")
     assert said in error
     assert error.count("\n") == 1
