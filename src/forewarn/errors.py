@@ -723,8 +723,7 @@ class BadToken(Forbidden):
 
 class UnknownToken(BadToken):
     message = (
-        "The service does not know this token. It may be of another service, or may have been replaced. Create one "
-        "with: forewarn token create"
+        "The service does not know this token. It may belong to another service. Create one with: forewarn token create"
     )
 
 
@@ -757,7 +756,7 @@ class ForeignOrigin(Forbidden):
 
 
 class InsufficientRole(Forbidden):
-    message = "The token's role is {role}. This request ({what}) needs {needed}."
+    message = "The token's role is {role}. {what!r} needs the role {needed}."
 
 
 class NoToken(Forbidden):

@@ -256,7 +256,7 @@ def test_approve_all_events_asks_on_a_terminal(service: Service) -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("4caea225", "--all"), ("--vm", "web-0", "--all")])
 def test_approve_needs_exactly_one_selection(service: Service, arguments: tuple[str, ...]) -> None:
-    assert "Use either an ID, --vm NAME or --all." in error(service, "event", "approve", *arguments)
+    assert "Give one of: an ID, --vm NAME, --all." in error(service, "event", "approve", *arguments)
 
 
 def test_a_tenant_approves_only_the_events_of_its_group(service: Service, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_systemd_hears_of_start_reload_watchdog_and_stop(
         service = make_service(fleet=FLEET, **systemd.variables)
         assert systemd.receive() == {"READY": "1"}
         for _ in range(3):
-            assert systemd.receive() == {"WATCHDOG": "1", "STATUS": f"1 VMs; control API at {service.control_url}"}
+            assert systemd.receive() == {"WATCHDOG": "1", "STATUS": f"1 VM; control API at {service.control_url}"}
         hang_up(service)
         begun = systemd.wait_for("RELOADING")
         assert int(begun["MONOTONIC_USEC"]) > 0

@@ -157,7 +157,7 @@ def approve(
       forewarn event approve --all --dry-run
     """
     if (event_id is not None) + (vm is not None) + everything != 1:
-        raise click.UsageError("Use either an ID, --vm NAME or --all.")
+        raise click.UsageError("Give one of: an ID, --vm NAME, --all.")
     if event_id is not None:
         if dry_run:
             raise click.UsageError("Use --dry-run with --vm NAME or --all.")

@@ -22,7 +22,7 @@ import uvloop
 from forewarn import __version__
 from forewarn.assembly import Assembly
 from forewarn.cli.fleet import difference_lines, full_path, read_fleet_file
-from forewarn.cli.output import names
+from forewarn.cli.output import count_of, names
 from forewarn.cli.portal import portal_url
 from forewarn.cli.published_files import PublishedFiles
 from forewarn.cli.selection import default_services
@@ -276,7 +276,7 @@ class ForegroundService:
 
     def status(self) -> str:
         """Return one line for `systemctl status`."""
-        return f"{len(self._engine.fleet.vms)} VMs; control API at {self._all.control_url}"
+        return f"{count_of(len(self._engine.fleet.vms), 'VM')}; control API at {self._all.control_url}"
 
     def log_start(self) -> None:
         """Log that the service is ready. The log must not have the one-time link of the portal."""
@@ -318,7 +318,7 @@ def greeting(values: dict[str, Any], service: ServiceFile, fleet: Fleet, metadat
     cli, selection = _command_line(), _selection(service)
     portal = f"{cli} portal{selection}"
     lines = [
-        f"Forewarn {__version__} is running with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
+        f"Forewarn {__version__} is running with {count_of(len(fleet.vms), 'VM')}.",
         f"  name      {service.name}",
         f"  metadata  {metadata}",
         f"  control   {service.control}",
