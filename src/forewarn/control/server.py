@@ -104,8 +104,10 @@ class Certificate:
 
 def _first_certificate(text: str) -> str:
     """Return the first certificate of a PEM file. Raises ValueError."""
-    end = "-----END CERTIFICATE-----"
-    return text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)]
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    if begin not in text or end not in text:
+        raise ValueError(f"it has no {begin}")
+    return text[text.index(begin) : text.index(end) + len(end)]
 
 
 # --- The server -----------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class ServiceProcess(ServiceClient):
 
     def start(self, *arguments: str, **variables: str) -> Self:
         """Start it with these arguments and variables, and wait until it is ready. If it ends before that, an error
-        shows its output."""
+        shows its output. JSON logs need the level info or debug: without them, nothing says that it is ready."""
         if self.process is not None:
             if self.process.poll() is None:
                 raise AlreadyRunning
