@@ -139,8 +139,8 @@ class NodeProcess(ServiceProcess):
             *("--node-address", f"127.0.0.1:{self.node_relay.port}", "--node-listen", f"127.0.0.1:{port}"),
         ]
 
-    def up(self, *arguments: str) -> NodeProcess:
-        self.start(*self._options, *arguments)
+    def up(self, *arguments: str, **variables: str) -> NodeProcess:
+        self.start(*self._options, *arguments, **variables)
         return self
 
     def pause(self) -> None:
@@ -179,13 +179,13 @@ class Cluster:
         self.nodes: list[NodeProcess] = []
         (folder / "fleet.toml").write_text(FLEET)
 
-    def add(self, *arguments: str) -> NodeProcess:
+    def add(self, *arguments: str, **variables: str) -> NodeProcess:
         """Start another node."""
         name = f"node-{len(self.nodes)}"
         node = NodeProcess(self._folder / name, name, self._server, self._schema)
         node.command = self.command
         self.nodes.append(node)
-        return node.up("--fleet", str(self._folder / "fleet.toml"), *arguments)
+        return node.up("--fleet", str(self._folder / "fleet.toml"), *arguments, **variables)
 
     def leader(self, among: list[NodeProcess] | None = None) -> NodeProcess:
         """Wait until one of the running nodes leads."""

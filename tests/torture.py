@@ -39,11 +39,12 @@ FAILURES = (
     "cut from both",
     "database",
 )
-WITHOUT_KEYS = """
+WITHOUT_FENCE = """
+CREATE OR REPLACE FUNCTION {schema}.check_epoch(expected bigint) RETURNS void LANGUAGE sql AS '';
 ALTER TABLE {schema}.journal DROP CONSTRAINT journal_pkey;
 ALTER TABLE {schema}.history DROP CONSTRAINT history_pkey;
 """
-"""Removes keys that would also reject most rows of a deposed leader."""
+"""Removes the check of the epoch, and keys that would also reject most rows of a deposed leader."""
 UNFENCED = (sys.executable, str(Path(__file__).with_name("unfenced_node.py")))
 LOST = (OSError, HTTPException)
 QUIET_SECONDS = 40
@@ -398,7 +399,7 @@ def run(seconds: float, seed: int, nodes: int, *, fence: bool = True, say: Calla
             for _ in range(nodes):
                 cluster.add(*OPTIONS)
             if not fence:
-                server.execute(WITHOUT_KEYS.format(schema="torture"))
+                server.execute(WITHOUT_FENCE.format(schema="torture"))
             return Torture(cluster, server, receiver, seed, say).run(seconds)
         finally:
             cluster.close()

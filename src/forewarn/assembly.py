@@ -39,7 +39,6 @@ from forewarn.errors import (
     BadSetting,
     BadToken,
     ExtraMissing,
-    NodeNameTaken,
     NotLeading,
     OtherService,
     SameAddress,
@@ -135,13 +134,17 @@ def read_certificate(values: dict[str, Any]) -> Certificate | None:
         problem = "--tls-key needs --tls-certificate"
         raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
     host, _ = read_host_port(values["control"])
-    if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):
+    if not certificate and not _is_loopback(host):
         _log.warning(
             "control_api_unencrypted",
             "Tokens are sent unencrypted. Set a certificate with --tls-certificate.",
             address=values["control"],
         )
     return Certificate(certificate, key) if certificate else None
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
 
 
 def _is_address(host: str) -> bool:
@@ -235,12 +238,14 @@ def move_database(source: str, target: str, schema: str) -> dict[str, int]:
     if (is_database(source) and is_database(target)) or source == target:
         raise SamePlace(place=without_password(target))
 
-    def opened(place: str) -> AbstractContextManager[Database]:
-        return move.open_postgresql(place, schema) if is_database(place) else move.open_sqlite(Path(place))
+    def opened(place: str, *, is_source: bool) -> AbstractContextManager[Database]:
+        if is_database(place):
+            return move.open_postgresql(place, schema, is_source=is_source)
+        return move.open_sqlite(Path(place))
 
     if not is_database(source) and not (Path(source) / DATABASE_NAME).exists():
         raise UnreadableFile(path=Path(source) / DATABASE_NAME, problem="the file does not exist")
-    with opened(source) as old, opened(target) as new:
+    with opened(source, is_source=True) as old, opened(target, is_source=False) as new:
         return new.run(lambda: old.run(lambda: move.move(old, new, without_password(target))))
 
 
@@ -272,6 +277,13 @@ class SharedDatabase:
         data: str = values["data"]
         self._lock = None if data == MEMORY else stack.enter_context(closing(lock_folder(Path(data))))
         self.listener = stack.enter_context(closing(open_socket(values["node_listen"] or values["node_address"])))
+        if not values["tls_certificate"] and not _is_loopback(read_host_port(values["node_address"])[0]):
+            _log.warning(
+                "node_connections_unencrypted",
+                "Other nodes send tokens unencrypted to this node. Use a private network, or set a certificate with "
+                "--tls-certificate.",
+                address=values["node_address"],
+            )
         server = PostgresqlServer(values["database"], values["database_schema"])
         self._file = None if data == MEMORY else Path(data) / SERVICE_ID_FILE
         self.secret = server.prepare(partial(self._check_service, server))
@@ -311,11 +323,11 @@ class SharedDatabase:
 
         The first node decides about the settings.
         """
-        for other in await asyncio.to_thread(self.membership.nodes):
-            if other.name == row.name and other.age_seconds < LOST_SECONDS and await is_running(other, self.secret):
-                raise NodeNameTaken(name=row.name, address=other.address)
+        known = await asyncio.to_thread(self.membership.nodes)
+        answers = await asyncio.gather(*(is_running(other, self.secret) for other in known))
+        gone = {other.id for other, runs in zip(known, answers, strict=True) if not runs}
         own = {name: str(Value(self._values[name], "")) for name in SHARED}
-        shared = await asyncio.to_thread(self.membership.join, row, own, LOST_SECONDS)
+        shared = await asyncio.to_thread(self.membership.join, row, own, gone, LOST_SECONDS)
         for name, value in shared.items():
             if name in own and own[name] != value:
                 raise SettingsDiffer(name=name, own=own[name], other=value)

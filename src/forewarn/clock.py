@@ -27,7 +27,7 @@ LAST_VIRTUAL_TIME = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 def real_seconds() -> float:
-    """Return monotonic seconds, for rate limits, long polls and timeouts."""
+    """Return monotonic seconds without the time of a suspend, for rate limits, long polls and timeouts."""
     return time.monotonic()
 
 
@@ -142,11 +142,16 @@ class SystemClock:
     def resume(self, stored: StoredClock, alive_at: datetime) -> None:
         """Continue at the time that the service would have now if the system clock was not set since `alive_at`.
 
-        After another boot the distance from `alive_at` is unknown, but the time cannot be earlier.
+        After another boot the distance from `alive_at` is unknown, but the time cannot be earlier. A node can begin to
+        lead when its clock has jumped: then it continues at its own time.
         """
         system, since_boot = self._read()
-        expected = stored.booted_at.timestamp() + since_boot
+        self._look(system, since_boot)
         earliest = alive_at.timestamp()
+        if self.jump is not None:
+            self._booted_at = max(self._booted_at, earliest - since_boot)
+            return
+        expected = stored.booted_at.timestamp() + since_boot
         # Within the same boot, a container can have a time of boot of its own. Then the comparison says nothing.
         if not self._boot_id or stored.boot_id != self._boot_id or expected < earliest - MAX_STEP.total_seconds():
             expected = max(earliest, system)

@@ -664,6 +664,13 @@ class ServiceRunning(Conflict):
     )
 
 
+class NoSuchSchema(NotFound):
+    message = (
+        "There is no data of Forewarn in the schema {schema} of the database {place}. Check the URL and --schema. "
+        "Nothing was changed."
+    )
+
+
 class TargetNotEmpty(Conflict):
     message = "There is already data in {place} ({table}). Use an empty one. Nothing was changed."
 

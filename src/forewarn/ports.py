@@ -250,10 +250,13 @@ class Journal(Protocol):
     def read(self, after: int, limit: int) -> list[JournalRow]:
         """Return the next rows. If the first is not the one after `after`, earlier rows have expired."""
 
+    def newest(self) -> int:
+        """Return the number of the last row; 0 if there is none."""
+
     def decode(self, data: bytes, fleet: Fleet) -> Changes:
         """Return the changes of a row. `fleet` is the fleet before it."""
 
-    def wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
+    def wait(self, seconds: float) -> int | None:
         """Wait for a new row, at most this long. Returns its number; None: look whether there is one."""
 
     def close(self) -> None:
@@ -269,6 +272,8 @@ class LeaseState(NamedTuple):
     """Counts the leaders."""
     remaining_seconds: float
     """Not positive: the lease has expired."""
+    now: datetime
+    """The time of the database."""
 
 
 class NodeRow(NamedTuple):
@@ -317,11 +322,12 @@ class Membership(Protocol):
     def trim(self, journal_seconds: float, node_seconds: float) -> None:
         """Remove rows of the journal, and nodes that have not reported, that are older than this."""
 
-    def join(self, node: NodeRow, settings: dict[str, str], lost_seconds: float) -> dict[str, str]:
+    def join(self, node: NodeRow, settings: dict[str, str], gone: set[str], lost_seconds: float) -> dict[str, str]:
         """Return the settings that all nodes must have. Report a node that has them, and no other.
 
-        Without another node that has reported within this time, they are those of this node. Of nodes that start at
-        the same time, one does this after the other.
+        `gone` are the ids of nodes that did not answer. Such a node only counts if it has reported within
+        `lost_seconds`: the network may be cut. Without another node, the settings are those of this one. Raises
+        NodeNameTaken. Of nodes that start at the same time, one does this after the other.
         """
 
     def close(self) -> None:
@@ -344,7 +350,7 @@ class Forwarder(Protocol):
         """Whether this node leads, and its lease has not ended."""
 
     def has_commits_until(self, seconds: float) -> bool:
-        """Whether this node certainly has every commit that another node had at this time of the monotonic clock."""
+        """Whether this node certainly has every commit that another node had at this time, in seconds since boot."""
 
     async def wait_for_change(self, seconds: float) -> None:
         """Wait until commits of the leader were applied, at most this long."""

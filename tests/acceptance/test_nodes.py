@@ -15,6 +15,7 @@ import trustme
 from cluster import ADDRESSES, FLEET, LONGEST_WAIT_SECONDS, Cluster
 from depth import amount
 from postgresql import PostgresServer
+from shifted_system_clock import ShiftedSystemClock
 from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
@@ -179,6 +180,22 @@ def test_a_long_poll_on_a_follower_ends_with_the_change(cluster: Cluster) -> Non
     assert (changed.status, len(changed.json()["Events"])) == (200, 1)
 
 
+def test_a_long_poll_with_a_tag_that_no_node_sent_ends_with_the_change(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    etag = second.poll("web-0").headers["etag"]
+    cluster.until_equal()
+    enabling, incarnation, scope = etag.strip('"').split(".")
+    tags = f'{etag}, "{enabling}.{int(incarnation) + 1000}.{scope}"'
+    for node in (first, second):
+        assert node.poll("web-0", tags, prefer="wait=1").status == 304
+        changes = len(node.poll("web-0").json()["Events"])
+        threading.Timer(0.3, first.request_operation, ("restart", f"web-{changes}")).start()
+        changed = node.poll("web-0", tags, prefer="wait=60")
+        assert (changed.status, len(changed.json()["Events"])) == (200, changes + 1)
+        cluster.until_equal()
+        tags = f"{changed.headers['etag']}, {tags}"
+
+
 def test_without_a_leader_changes_wait_for_a_bounded_time(cluster: Cluster) -> None:
     first, second = cluster.add(), cluster.add()
     enabled(first)
@@ -259,6 +276,33 @@ def test_the_leader_steps_down_and_the_commands_show_it(cluster: Cluster) -> Non
     assert "\nforewarn_node_leads 1.0\n" in metrics
     assert "\nforewarn_node_epoch 2.0\n" in metrics
     assert first.control("GET", "/readyz").json()["role"] == "follower"
+
+
+def test_a_node_with_a_wrong_clock_does_not_lead_and_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    clock = ShiftedSystemClock(tmp_path)
+    clock.shift(3600)
+    first, second = cluster.add(), cluster.add(**clock.variables)
+    enabled(first)
+    first.request_operation("restart", "web-0")
+    cluster.until_equal()
+    answer = second.control("GET", "/readyz")
+    (problem,) = answer.json()["problems"]
+    assert (answer.status, problem[:31]) == (503, "The clock of this node is at 20"), problem
+    assert second.get_json("/v1/nodes")["problem"].startswith("The clock of this node is at")
+    assert "has a problem: The clock of this node" in second.cli("node", "list").stderr
+    assert second.output.count("clock_differs") == 1
+    first.kill()
+    for _ in range(LONGEST_WAIT_SECONDS):
+        if second.get_json("/v1/nodes")["leader"] is None:
+            break
+        threading.Event().wait(0.5)
+    assert [event["EventStatus"] for event in second.poll("web-0").json()["Events"]] == ["Scheduled"]
+    first.up()
+    assert cluster.leader() is first
+    second.kill()
+    clock.shift(0)
+    second.up(**clock.variables)
+    assert second.control("GET", "/readyz").status == 200
 
 
 def test_a_stopped_leader_gives_its_lease_away(cluster: Cluster) -> None:
@@ -427,3 +471,21 @@ def test_other_nodes_trust_a_renewed_certificate(cluster: Cluster, tmp_path: Pat
     second.up(*options)
     assert second.role == "follower"
     assert second.request_operation("restart", "web-0")["id"]
+
+
+def test_the_next_leader_applies_its_fleet_file_if_there_is_no_fleet(
+    cluster: Cluster, postgresql: PostgresServer, schema: str
+) -> None:
+    first = cluster.add()
+    # As if the first node had failed before it applied its file.
+    postgresql.execute(f"DELETE FROM {schema}.vm")
+    postgresql.execute(f"DELETE FROM {schema}.fact WHERE name = 'fleet file'")
+    second = cluster.add()
+    assert second.list_all("/v1/vms") == []
+    first.kill()
+    assert cluster.leader([second]) is second
+    for _ in range(LONGEST_WAIT_SECONDS * 10):
+        if names := [vm["name"] for vm in second.list_all("/v1/vms")]:
+            break
+        threading.Event().wait(0.1)
+    assert names == sorted(ADDRESSES)

@@ -170,7 +170,8 @@ def test_with_a_full_disk_changes_get_503_and_reads_work(make_service: Callable[
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     refused = service.approve(event)
     assert refused.status == 503
-    assert "Cannot write the change" in refused.json()["error"]
+    assert refused.json()["error"] == "Service unavailable. Try again in a while."
+    assert "Cannot write the change" in service.output, "the reason is for operators"
     assert service.control("POST", "/v1/operations", {"cause": "redeploy", "vms": ["one"]}).status == 503
     assert service.request(source="127.0.0.2").status == 503, "enabling must be on disk before its first answer"
     document = service.document()

@@ -15,6 +15,7 @@ from forewarn.errors import (
     DatabaseFailed,
     DatabaseUnreachable,
     DataInUse,
+    NoSuchSchema,
     SamePlace,
     ServiceRunning,
     TargetNotEmpty,
@@ -83,6 +84,12 @@ def test_a_node_does_not_start_while_data_is_moved(
     with move.open_postgresql(postgresql.url, schema), pytest.raises(DatabaseUnreachable, match="moves the data"):
         server.prepare()
     server.prepare()
+
+
+def test_a_source_that_does_not_exist_is_not_created(postgresql: PostgresServer, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchSchema, match="no data of Forewarn in the schema nothing_here"):
+        move_database(postgresql.url, str(tmp_path / "new"), "nothing_here")
+    assert postgresql.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'nothing_here'") == []
 
 
 def test_an_error_of_the_database_during_a_move_leaves_nothing(

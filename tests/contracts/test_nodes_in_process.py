@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 from starlette.applications import Starlette
 
-from forewarn.clock import SystemClock
+from forewarn.clock import SystemClock, seconds_since_boot
 from forewarn.control.input import MAX_BODY_BYTES
 from forewarn.control.leader_requests import LeaderRequests
 from forewarn.core.fleet import VM, Fleet
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.events import Event
-    from forewarn.core.state import Draft
+    from forewarn.core.state import Changes, Draft
     from forewarn.engine.engine import Published
+    from forewarn.ports import LeaseState
     from postgresql import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +63,12 @@ class SlowMembership(PostgresqlMembership):
         self.may_renew = threading.Event()
         self.may_renew.set()
         self.renewing = threading.Event()
+        self.looked = threading.Event()
+
+    def lease(self) -> LeaseState:
+        found = super().lease()
+        self.looked.set()
+        return found
 
     def renew_lease(self, seconds: float) -> int | None:
         found = super().renew_lease(seconds)
@@ -90,13 +98,20 @@ class Member:
     """A node without its servers."""
 
     def __init__(self, server: PostgresqlServer, name: str, lease_seconds: float) -> None:
-        clock = SystemClock()
+        self.clock_shift = 0.0
+        self.clock = clock = SystemClock(lambda: time.time() + self.clock_shift)
         self.store = CutStore(server, name)
         self.membership = SlowMembership(server, name)
         self.engine = Engine(clock, self.store, SimulatedFabric(clock), OperatorLimits())
         row = NodeRow(name, name, "127.0.0.1:1", "", "", "1", clock.now().isoformat(), 0)
         journal = PostgresqlJournal(server, name)
         self.node = Node(self.engine, self.store, self.membership, journal, row, lease_seconds)
+
+    def set_clock(self, seconds: float) -> None:
+        """Let its clock differ by this from the right time, as if it had always done that: it sees no jump."""
+        self.clock_shift = seconds
+        self.clock.now()
+        self.clock.accept()
 
     async def set_fact(self, name: str) -> None:
         def command(draft: Draft, _: datetime, __: OperatorLimits) -> None:
@@ -279,6 +294,122 @@ async def test_the_fabric_recovers_before_the_first_commit_of_a_leader(server: P
     await member.node.stop()
 
 
+async def test_a_node_that_takes_the_lease_and_hangs_leaves_it_to_another(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "PROMOTION_SECONDS", 0.5)
+    monkeypatch.setattr(node_module, "ABSTAIN_SECONDS", 1.0)
+    async with running(server, "one", "two") as (one, two):
+        two.engine._fabric.recover = never  # type: ignore[method-assign,assignment]
+        await one.node.step_down()
+        await until(lambda: two.node.role.name == "candidate")
+        await until(lambda: one.engine.leads)
+        assert one.node.role.epoch == 3
+
+
+async def test_a_row_that_cannot_be_applied_makes_the_node_load_the_state(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(server, "one", "two") as (one, two):
+
+        def fail(changes: Changes, _: int) -> None:
+            two.engine._writer.position += 1  # it fails in the middle
+            monkeypatch.undo()
+            raise RuntimeError(changes)
+
+        monkeypatch.setattr(two.engine, "apply", fail)
+        await one.set_fact("first")
+        await until(lambda: two.facts == {"first"})
+        await one.set_fact("second")
+        await until(lambda: two.facts == {"first", "second"})
+
+
+async def test_a_new_leader_does_not_keep_what_the_database_has_lost(
+    server: PostgresqlServer, postgresql: PostgresServer
+) -> None:
+    """The database was replaced by a standby or a backup that has not everything."""
+    async with running(server, "one", "two") as (one, two):
+        await one.set_fact("first")
+        await one.set_fact("second")
+        await until(lambda: two.facts == {"first", "second"})
+        postgresql.execute(f"DELETE FROM {server.schema}.journal WHERE number = {two.engine.position}")
+        postgresql.execute(f"DELETE FROM {server.schema}.fact WHERE name = 'second'")
+        await one.node.step_down()
+        await until(lambda: two.engine.leads)
+        assert two.facts == {"first"}
+
+
+# --- Clocks ---------------------------------------------------------------------------------------
+
+
+def clock_warnings(caplog: pytest.LogCaptureFixture) -> int:
+    return len([record for record in caplog.records if getattr(record, "event_name", "") == "clock_differs"])
+
+
+async def look_again(member: Member) -> None:
+    """Wait until a node that does not lead has seen who does, by all that it knew at this moment."""
+    for _ in range(2):
+        member.membership.looked.clear()
+        await until(member.membership.looked.is_set)
+
+
+@pytest.mark.parametrize("seconds", [70, -70])
+async def test_a_node_whose_clock_differs_from_the_databases_does_not_lead(
+    server: PostgresqlServer, caplog: pytest.LogCaptureFixture, seconds: float
+) -> None:
+    async with running(server, "one", "two") as (one, two):
+        assert two.node.clock_problem == ""
+        two.set_clock(seconds)
+        await until(lambda: two.node.clock_problem)
+        await one.node.step_down()
+        await until(lambda: two.node.leader is None)
+        await look_again(two)
+        assert two.node.role.name == "follower"
+        assert clock_warnings(caplog) == 1
+        two.set_clock(0)
+        await until(lambda: two.engine.leads)
+        assert (two.node.clock_problem, clock_warnings(caplog)) == ("", 1)
+
+
+async def test_a_node_whose_clock_has_jumped_to_a_wrong_time_does_not_lead(server: PostgresqlServer) -> None:
+    """Its time is still right. But it would use the other one after ten minutes."""
+    async with running(server, "one", "two") as (one, two):
+        two.clock_shift = 3600
+        await until(lambda: two.node.clock_problem)
+        assert abs(two.engine.clock.now() - one.engine.clock.now()) < timedelta(minutes=1)
+        await one.node.step_down()
+        await until(lambda: two.node.leader is None)
+        await look_again(two)
+        assert two.node.role.name == "follower"
+
+
+async def test_a_node_whose_clock_jumps_while_it_leads_keeps_leading_and_holds(server: PostgresqlServer) -> None:
+    async with running(server, "one") as (one,):
+        one.clock_shift = 3600
+        await until(lambda: one.engine.clock_hold.jump)
+        for _ in range(2):
+            one.membership.renewing.clear()
+            await until(one.membership.renewing.is_set)
+        await one.set_fact("during the hold")
+        assert one.engine.leads
+
+
+async def test_a_leader_does_not_trust_its_lease_after_a_suspend_of_the_machine(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(server, "one", lease_seconds=60) as (one,):
+        assert one.node.lease_remaining_seconds > 0
+        await one.node.suspend()  # so that it does not renew its lease
+        read = time.clock_gettime
+
+        def read_after_suspend(clock: int) -> float:
+            return read(clock) + (61 if clock == time.CLOCK_BOOTTIME else 0)
+
+        monkeypatch.setattr(time, "clock_gettime", read_after_suspend)
+        assert one.node.lease_remaining_seconds == 0
+        assert one.node.age_seconds > 60
+
+
 # --- Forwarding -----------------------------------------------------------------------------------
 
 
@@ -315,6 +446,33 @@ async def running_with_links(
                 await member.node.stop()
 
 
+async def test_a_leader_has_all_earlier_commits_when_the_running_one_has_ended(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load there is no moment without a commit."""
+    async with running_with_links(server, "one") as ((one, forwarder),):
+        await until(lambda: "alive_at" in one.engine.facts)  # its own first commit
+        may_commit, commit = threading.Semaphore(0), one.store.commit
+
+        def slow_commit(changes: Changes) -> int:
+            may_commit.acquire(timeout=LONGEST_WAIT_SECONDS)
+            return commit(changes)
+
+        monkeypatch.setattr(one.store, "commit", slow_commit)
+        first = asyncio.create_task(one.set_fact("first"))
+        await until(lambda: one.engine._writer.is_committing)
+        began_at = seconds_since_boot()
+        second = asyncio.create_task(one.set_fact("second"))
+        await asyncio.sleep(0)
+        assert not forwarder.has_commits_until(began_at), "another node may already have the first one"
+        may_commit.release()
+        await first
+        assert one.engine._writer.is_committing
+        assert forwarder.has_commits_until(began_at)
+        may_commit.release(5)
+        await second
+
+
 async def never(_: object) -> None:
     await asyncio.Event().wait()
 
@@ -327,6 +485,8 @@ async def test_a_leader_that_does_not_respond_may_have_made_the_change(
         leader.handlers["approve"] = never
         with pytest.raises(LeaderLost, match="not known whether the change was made"):
             await follower.request("approve", [], repeatable=True)
+        assert follower._link is not None
+        assert not follower._link.is_open, "the connection may be lost without a word"
 
 
 async def test_a_change_does_not_wait_for_a_leader_that_is_gone_when_another_leads(server: PostgresqlServer) -> None:
@@ -381,6 +541,16 @@ async def test_a_request_that_cannot_be_repeated_may_take_longer_than_the_search
     async with running_with_links(server, "one", "two") as ((_, leader), (_, follower)):
         leader.handlers["control"] = slow
         assert await follower.request("control", {}, repeatable=False) == "done"
+
+
+async def test_one_address_cannot_keep_other_nodes_out(server: PostgresqlServer) -> None:
+    async with running_with_links(server, "one") as ((one, _),):
+        host, port = one.node.row.address.split(":")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(12)]
+        greetings = await asyncio.gather(*(reader.read(1) for reader, _ in idle))
+        assert sum(map(bool, greetings)) == link_module.MAX_UNPROVED_OF_ADDRESS
+        for _, writer in idle:
+            writer.close()
 
 
 async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts() -> None:

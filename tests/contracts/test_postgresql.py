@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from forewarn.errors import (
     DatabasePermission,
     DatabaseTooOld,
     DatabaseUnreachable,
+    NodeNameTaken,
     NotLeading,
     SchemaForeign,
     SchemaNewer,
@@ -24,7 +26,7 @@ from forewarn.errors import (
 from forewarn.ports import HistoryFilter, ListFilter, NodeRow
 from forewarn.stores import change_set, postgresql_server
 from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
-from forewarn.stores.postgresql_server import WRITER, PostgresqlServer, glob_to_regex
+from forewarn.stores.postgresql_server import WRITER, CollectedStatements, PostgresqlServer, glob_to_regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,9 +141,9 @@ def test_a_commit_notifies_and_a_lost_notification_only_delays(nodes: list[Node]
     one.lead()
     two.journal.read(0, 10)
     one.store.commit(Changes(facts={"a": "b"}))
-    assert two.journal.wait(60, 60) == 1
+    assert two.journal.wait(60) == 1
     assert [row.number for row in two.journal.read(0, 10)] == [1]
-    assert two.journal.wait(0.01, 60) is None
+    assert two.journal.wait(0.01) is None
     assert two.journal.read(1, 10) == []
 
 
@@ -222,19 +224,67 @@ def test_nodes_report_and_settings_are_shared(nodes: list[Node]) -> None:
     one, two = nodes
     settings = {"speed": "1", "fabric": "manual"}
     first, second = (NodeRow(name, name, "", "", "", "", "", 0) for name in ("one", "two"))
-    assert one.membership.join(first, settings, 60) == settings
-    assert two.membership.join(second, {"speed": "2"}, 60) == settings
+    nobody: set[str] = set()
+    assert one.membership.join(first, settings, nobody, 60) == settings
+    assert two.membership.join(second, {"speed": "2", "fabric": "manual"}, nobody, 60) == settings
     assert [node.name for node in one.membership.nodes()] == ["one"], "the other one does not start"
-    assert two.membership.join(second, {"speed": "1", "new": "x"}, 60) == settings
+    assert two.membership.join(second, {"speed": "1", "new": "x"}, nobody, 60) == settings | {"new": "x"}
+    assert one.membership.join(first, settings | {"new": "y"}, nobody, 60)["new"] == "x", "of a later release"
     one.membership.remove_node("two")
-    assert one.membership.join(first, {"speed": "2"}, 60) == {"speed": "2"}, "no other node runs"
+    assert one.membership.join(first, {"speed": "2"}, nobody, 60) == {"speed": "2"}, "no other node runs"
+
+
+def test_a_node_that_has_not_reported_counts_if_it_answers(nodes: list[Node], server: PostgresqlServer) -> None:
+    """The database was away, and the nodes that run have not reported since."""
+    one, two = nodes
+    first, second = (NodeRow(name, name, "", "", "", "", "", 0) for name in ("one", "two"))
+    one.membership.join(first, {"speed": "1"}, set(), 10)
+    with closing(server.connect("test")) as connection:
+        connection.execute("UPDATE node SET seen_at = seen_at - interval '1 minute'")
+    assert two.membership.join(second, {"speed": "2"}, set(), 10) == {"speed": "1"}
+    assert two.membership.join(second, {"speed": "2"}, {"one"}, 10) == {"speed": "2"}, "it is gone"
+
+
+def test_a_name_can_be_used_again_when_its_node_is_gone(nodes: list[Node]) -> None:
+    one, two = nodes
+    first, again = (NodeRow(id_, "name", "", "", "", "", "", 0) for id_ in ("one", "two"))
+    one.membership.join(first, {}, set(), 10)
+    with pytest.raises(NodeNameTaken, match="name"):
+        two.membership.join(again, {}, set(), 10)
+    two.membership.join(again, {}, {"one"}, 10)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wanted"),
+    [("synchronous_commit", "off", "on"), ("default_transaction_isolation", "serializable", "read committed")],
+)
+def test_a_session_does_not_inherit_settings_that_would_break_a_promise(
+    postgresql: PostgresServer, server: PostgresqlServer, setting: str, value: str, wanted: str
+) -> None:
+    url = f"{postgresql.url}?options=-c%20{setting}%3D{value}"
+    with closing(PostgresqlServer(url, server.schema).connect("test")) as connection:
+        assert connection.execute(f"SHOW {setting}".encode()).fetchone() == (wanted,)
+
+
+def test_the_statements_of_a_commit_become_one() -> None:
+    sql = postgresql_server.STATEMENTS
+    collected = CollectedStatements()
+    collected.execute_many(sql["save_fact"], [])
+    assert collected.as_one("SELECT %s", (1,)) == ("SELECT %s", [1])
+    host = ["rack-1", "in-service", 0]
+    collected.execute_many(sql["save_host"], [host])
+    whole = collected.as_one("SELECT %s", (1,))
+    assert whole is not None
+    assert (whole[0].startswith("WITH insert_0 AS (INSERT INTO host "), whole[1]) == (True, [*host, 1])
+    collected.execute_many(sql["save_host"], [host])
+    assert collected.as_one("SELECT %s", (1,)) is None, "one statement cannot change a row twice"
 
 
 def test_of_two_nodes_that_start_at_the_same_time_one_decides_the_settings(nodes: list[Node]) -> None:
     def join(number: int) -> dict[str, str]:
         name = f"node-{number}"
         membership = nodes[number].membership
-        return membership.join(NodeRow(name, name, "", "", "", "", "", 0), {"speed": name}, 60)
+        return membership.join(NodeRow(name, name, "", "", "", "", "", 0), {"speed": name}, set(), 60)
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(join, range(2))

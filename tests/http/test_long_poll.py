@@ -213,6 +213,21 @@ def test_a_star_and_a_list_of_tags_wait_too(make: Callable[..., ServiceProcess])
         assert (star.read_response().status, statuses(several.read_response())) == (304, ["Scheduled"])
 
 
+def test_a_tag_that_the_service_never_sent_does_not_change_the_wait(make: Callable[..., ServiceProcess]) -> None:
+    """Another node could have sent a later tag of this group. Without other nodes, nobody has."""
+    service = make()
+    tag = tag_of(service)
+    enabling, incarnation, scope = tag.strip('"').split(".")
+    tags = f'{tag}, "{enabling}.{int(incarnation) + 1000}.{scope}"'
+    with Line(service) as line, Line(service) as short:
+        hold(service, line, patient(tags))
+        expired = short.exchange(patient(tags, "wait=1"))
+        assert (expired.status, expired.header("etag")) == (304, tag)
+        assert service.control("GET", "/metrics").body.count(b"\nforewarn_long_polls 1.0\n") == 1
+        service.request_operation("restart", "first")
+        assert statuses(line.read_response()) == ["Scheduled"]
+
+
 # --- What is not held -----------------------------------------------------------------------------
 
 

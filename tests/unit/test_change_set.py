@@ -7,6 +7,7 @@ import dataclasses
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from engines import FLEET, START, make_engine
 from hypothesis import HealthCheck, settings
@@ -241,7 +242,7 @@ TestChangeSet.settings = settings(
 
 def test_every_field_of_a_commit_is_sent() -> None:
     """A new field of `Changes` must be added to what is sent, or this fails."""
-    assert set(ChangeSet.__struct_fields__) == SENT | {"texts"}
+    assert set(ChangeSet.__struct_fields__) == SENT | {"texts", "layout"}
 
 
 def test_every_field_is_filled_by_some_command() -> None:
@@ -269,3 +270,10 @@ def test_every_field_is_filled_by_some_command() -> None:
 def test_what_is_not_a_change_set_is_an_error(data: bytes) -> None:
     with pytest.raises(BadChangeSet):
         decode(data, Fleet())
+
+
+def test_a_change_set_of_a_release_with_other_fields_is_an_error() -> None:
+    sent = msgspec.msgpack.decode(encode(Changes(facts={"a": "b"})))
+    assert decode(msgspec.msgpack.encode(sent), Fleet()).facts == {"a": "b"}
+    with pytest.raises(BadChangeSet, match="other fields"):
+        decode(msgspec.msgpack.encode(sent | {"layout": sent["layout"] + 1}), Fleet())

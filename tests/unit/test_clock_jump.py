@@ -276,3 +276,38 @@ async def test_a_node_that_follows_accepts_a_stable_time_by_itself(running: Runn
     running.engine.tidy_follower()
     assert running.clock.now() == machine.system
     await running.engine.stop()
+
+
+# --- Several nodes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+async def test_a_node_that_begins_to_lead_after_a_jump_starts_nothing_early(
+    running: Running, machine: Machine, step: timedelta, noticed: bool
+) -> None:
+    """The last leader was another machine, so its clock says nothing about this one."""
+    operation = await request_operation(running.engine, "restart", "web-0")
+    await running.engine.last_seen.write()
+    await running.engine.follow()
+    running.clock._boot_id = "another machine"
+    machine.wait(MINUTE)
+    machine.system += step
+    if noticed:
+        running.clock.now()
+    await running.engine.lead()
+    assert running.clock.now() == START + MINUTE
+    assert running.clock.jump is not None
+    machine.wait(9 * MINUTE)
+    await running.engine.tick()
+    assert running.status(operation) is OperationStatus.PENDING
+    await running.engine.stop()
+
+
+def test_a_node_that_begins_to_lead_after_a_jump_is_not_behind_the_last_leader(machine: Machine) -> None:
+    clock = machine.clock()
+    machine.system += HOUR
+    clock.now()
+    clock.resume(StoredClock("another machine", START), START + 30 * SECOND)
+    assert clock.now() == START + 30 * SECOND
+    assert clock.jump is not None

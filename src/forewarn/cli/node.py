@@ -54,7 +54,7 @@ def _print(response: dict[str, Any], now: str) -> None:
     )
     print_table(("node", "role", "epoch", "behind", "reported", "address", "started", "version"), rows, "No nodes.")
     if response["problem"]:
-        click.echo(f"The node that answered (*) cannot use the database: {response['problem']}", err=True)
+        click.echo(f"The node that answered (*) has a problem: {response['problem']}", err=True)
 
 
 @command.command()

@@ -28,10 +28,10 @@ from forewarn.cli.published_files import PublishedFiles
 from forewarn.cli.selection import default_services
 from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_options
 from forewarn.clock import real_seconds
-from forewarn.control.fleet import apply_fleet, is_last_applied
+from forewarn.control.fleet import LAST_FILE, apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
-from forewarn.errors import StoreFailed
+from forewarn.errors import ForewarnError, StoreFailed
 from forewarn.settings import default_name, without_password
 from forewarn.system.logs import JSON, LOG_LEVELS, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
@@ -188,6 +188,8 @@ class ForegroundService:
         except BaseException:
             self._files.remove()
             raise
+        if self._all.node is not None:
+            self._all.node.on_lead.append(self._apply_first_fleet)
         self._files.write_missing()
         self._keeper = asyncio.create_task(self._files.keep())
 
@@ -231,6 +233,15 @@ class ForegroundService:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
+
+    async def _apply_first_fleet(self) -> None:
+        """Apply the fleet file if there is no fleet yet: the node that led before may have failed to."""
+        if self._engine.fleet.vms or LAST_FILE in self._engine.facts:
+            return
+        try:
+            await self._prepare_fleet()
+        except ForewarnError as error:
+            _log.error("first_fleet_not_applied", "Cannot apply the fleet file.", error=str(error))
 
     def _warn_of_other_fleet(self, text: str) -> None:
         if not is_last_applied(self._engine, text):

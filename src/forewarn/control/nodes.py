@@ -76,7 +76,7 @@ class NodesShape(Shape):
     nodes: list[NodeShape]
     leader: Annotated[str | None, help_text("The name of the node that leads; null: none that this node knows.")]
     age_seconds: Annotated[float, help_text("How old the knowledge of this node may be.")]
-    problem: Annotated[str | None, help_text("Why this node cannot use the database; null: it can.")]
+    problem: Annotated[str | None, help_text("Why this node cannot use the database, or cannot lead; null: it can.")]
 
 
 class NodeControl:
@@ -140,7 +140,7 @@ class NodeControl:
             *(NodeShape.of(row, self._role(row), node.role.epoch, newest, is_self=False) for row in rows),
         ]
         leader = node.leader
-        problem = node.problem or None
+        problem = node.problem or node.clock_problem or None
         return NodesShape(
             sorted(shown, key=lambda each: each.name), leader and leader.name, round(node.age_seconds, 3), problem
         )
@@ -179,6 +179,7 @@ def node_metrics(node: Node, forwarder: NodeForwarder) -> Iterable[Metric]:
 # --- The admin token of a node --------------------------------------------------------------------
 
 
+MAX_NODE_NAME = 64 - len("admin-")
 TOKEN = "node_token"  # noqa: S105 - a kind of request
 
 
@@ -211,9 +212,11 @@ async def ensure_node_token(
     if any(token.hash == hash_ for token in engine.draft().all_tokens()) or revocation(engine.facts, hash_) is not None:
         return
     secret = new_secret()
+    # A name of a node can be as long as the name of a token.
+    name = f"admin-{node}" if len(node) <= MAX_NODE_NAME else f"admin-{node[: MAX_NODE_NAME - 17]}-{hash_of(node)[:16]}"
     try:
         store(secret)  # first: see auth.ensure_admin_token
-        await forwarder.request(TOKEN, (f"admin-{node}", hash_of(secret)), repeatable=True)
+        await forwarder.request(TOKEN, (name, hash_of(secret)), repeatable=True)
     except ForewarnError as error:
         _log.error(
             "node_token_not_written",

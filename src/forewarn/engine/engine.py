@@ -399,10 +399,9 @@ class Engine:
         """Whether this node makes the changes. The only node of a service always does."""
         return self._writer.leads
 
-    @property
-    def is_committing(self) -> bool:
-        """Whether a commit has begun whose outcome this node does not know yet."""
-        return self._writer.is_committing
+    def is_committing_since(self, seconds: float) -> bool:
+        """Whether a commit that began before this time, in seconds since boot, has no known outcome yet."""
+        return self._writer.is_committing_since(seconds)
 
     @property
     def position(self) -> int:

@@ -17,7 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from forewarn.clock import real_seconds
+from forewarn.clock import seconds_since_boot
 from forewarn.core.durations import to_text
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.engine.measurements import Measurements
@@ -151,6 +151,7 @@ class Writer:
         """Called when a commit was rejected because another node leads, or when its outcome is not known."""
         self.measurements = Measurements()
         self._commit_started_seconds = 0.0
+        """In seconds since boot: other nodes may have a commit that began before a suspend of this machine."""
 
     def use(self, saved: StoredState, ended: Iterable[Event]) -> ServiceState:
         """Replace the state with a stored one, and with what clients may still approve: events that have ended."""
@@ -241,6 +242,10 @@ class Writer:
         with self.without_deferral():
             await self._idle.wait()
 
+    def is_committing_since(self, seconds: float) -> bool:
+        """Whether a commit is in progress that began before this time, in seconds since boot."""
+        return self.is_committing and self._commit_started_seconds <= seconds
+
     async def run_in_store_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         """Call the store in its thread."""
         return await self._thread.call(partial(call, *arguments))
@@ -300,7 +305,7 @@ class Writer:
             changes, results = self._decide(batch)
             if changes:
                 self.is_committing = True
-                self._commit_started_seconds = real_seconds()
+                self._commit_started_seconds = seconds_since_boot()
                 commit = partial(self._store.commit, changes)
                 self._thread.submit(commit, partial(self._finish, batch, changes, results))
                 return
@@ -346,7 +351,7 @@ class Writer:
     ) -> None:
         """Publish a committed batch, or handle a failed commit."""
         self.is_committing = False
-        self.measurements.commit_ended(real_seconds() - self._commit_started_seconds, error)
+        self.measurements.commit_ended(seconds_since_boot() - self._commit_started_seconds, error)
         try:
             if error is None:
                 self.position = position

@@ -58,6 +58,8 @@ BAD_INSTANCE_VERSION = Response(400, _bad_version(NEWEST_INSTANCE_VERSIONS))
 UNKNOWN_VERSION = Response(404, b'{ "error": "Not found. Invalid version requested" }')
 BODY_TOO_LARGE = error_response(413, "Request entity too large. The body may have at most 65536 bytes.")
 MALFORMED = error_response(400, "Bad request. This is not an HTTP request.")
+UNAVAILABLE = error_response(503, "Service unavailable. Try again in a while.", headers=(("retry-after", "2"),))
+"""VMs can repeat everything. The reason is only in the log: it can have addresses and paths."""
 
 # For injected faults. The statuses 410 and 500 are documented, their texts are not.
 GONE = error_response(410, "Gone. The service is being updated. Try again in a while.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from forewarn import __version__
-from forewarn.errors import ForewarnError, LeaderLost, NoLeader, NotLeading, Unavailable, UnknownVM
+from forewarn.errors import ForewarnError, Unavailable, UnknownVM
 from forewarn.metadata import fixed_responses
 from forewarn.metadata.fixed_responses import Response, error_response
 
@@ -119,8 +119,7 @@ def render_error(error: ForewarnError) -> RenderedResponse:
     """Render an error of Forewarn as a response of the metadata service."""
     if isinstance(error, UnknownVM):
         return rendered(fixed_responses.NOT_A_VM)  # the VM left the fleet while its request was in progress
+    if isinstance(error, Unavailable):
+        return rendered(fixed_responses.UNAVAILABLE)
     # In this protocol an unknown event id is a 400. 404 is for paths and api-versions.
-    response = error_response(503 if isinstance(error, Unavailable) else 400, str(error))
-    if isinstance(error, NoLeader | NotLeading | LeaderLost):  # another node may lead soon, and all can be repeated
-        response = response._replace(headers=(("retry-after", "2"),))
-    return render_response(response)
+    return render_response(error_response(400, str(error)))

@@ -12,8 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from forewarn.clock import real_seconds
-from forewarn.errors import ForewarnError
+from forewarn.clock import real_seconds, seconds_since_boot
+from forewarn.errors import ForewarnError, Unavailable
 from forewarn.metadata import fixed_responses, instance
 from forewarn.metadata.fixed_responses import Response, error_response
 from forewarn.metadata.long_poll import LongPoll
@@ -25,7 +25,7 @@ from forewarn.metadata.rendered_responses import (
     rendered,
 )
 from forewarn.metadata.request import EVENTS_PATH, Poll
-from forewarn.system.logs import get_logger
+from forewarn.system.logs import OncePerMinute, get_logger
 from forewarn.wire.document import is_newer, newest_tag, parse_start_requests, tag_matches
 from forewarn.wire.prefer_header import parse_wait
 from forewarn.wire.versions import INSTANCE_VERSIONS, ApiVersion, is_date
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     Route: TypeAlias = Callable[[MetadataRequest, Caller], Result]
 
 _log = get_logger(__name__)
+_warnings = OncePerMinute()
 
 CATCH_UP_SECONDS = 1.0
 """How long a node that follows waits for a document that a client knows from another node."""
@@ -174,13 +175,15 @@ class Routes:
             return None
         return RenderedResponse(304, page.not_modified_head, poll.applied, b"")
 
-    def _wait_for_document(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Awaitable[Result]:
-        """Enable the scope, or hold the poll until the document changes."""
+    def _wait_for_document(
+        self, request: MetadataRequest, poll: Poll, caller: Caller, *, catch_up: bool = True
+    ) -> Awaitable[Result]:
+        """Enable the scope, catch up with other nodes, or hold the poll until the document changes."""
         page = self._documents.find(caller.scope, poll.version)
         if page is None:
             return self._enable_and_respond(request, poll, caller)
         self._engine.polled.add(caller.scope)
-        if is_newer(poll.if_none_match, page.tag):
+        if catch_up and is_newer(poll.if_none_match, page.tag):
             return self._catch_up(request, poll, caller)
         request.is_held = True
         caller.polls.add(self._engine.clock)
@@ -196,7 +199,9 @@ class Routes:
         if page is None:
             return self._enable_and_respond(request, poll, caller)
         # `*` matches every document, but still waits for a different one.
-        return self.document(poll, caller, hold=False) if is_expired or page.tag != tag else caller.scope
+        if not is_expired and page.tag == tag:
+            return caller.scope
+        return self.document(poll, caller, hold=False) or self._catch_up(request, poll, caller)
 
     async def _catch_up(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
         """Wait until this node has the document that the client knows from another node, or a later one.
@@ -204,8 +209,8 @@ class Routes:
         If it gets neither, it responds that it knows nothing newer, never with an older document. Only if it has every
         commit of that time, no node has ever sent this tag.
         """
-        forwarder, began_at = self._engine.forwarder, real_seconds()
-        while forwarder is not None and (left := began_at + CATCH_UP_SECONDS - real_seconds()) > 0:
+        forwarder, began_at = self._engine.forwarder, seconds_since_boot()
+        while forwarder is not None and (left := began_at + CATCH_UP_SECONDS - seconds_since_boot()) > 0:
             page = self._documents.find(caller.scope, poll.version)
             if page is None or not is_newer(poll.if_none_match, page.tag) or forwarder.has_commits_until(began_at):
                 break
@@ -218,7 +223,8 @@ class Routes:
         if page is not None and is_behind and is_newer(poll.if_none_match, page.tag):
             tag = newest_tag(poll.if_none_match, page.tag)
             return RenderedResponse(304, not_modified_response(tag).head, poll.applied, b"")
-        return self.document(poll, found, catch_up=False) or self._wait_for_document(request, poll, found)
+        document = self.document(poll, found, catch_up=False)
+        return document or self._wait_for_document(request, poll, found, catch_up=False)
 
     async def _enable_and_respond(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
         while self._documents.find(caller.scope, poll.version) is None:
@@ -304,7 +310,9 @@ def _check_read_request(request: MetadataRequest) -> RenderedResponse | None:
 
 
 def failure(error: BaseException) -> RenderedResponse:
-    """Return the response to an exception, and log it if it is unexpected."""
+    """Return the response to an exception, and log what the client does not see."""
+    if isinstance(error, Unavailable) and _warnings.allows(type(error).__name__, real_seconds()):
+        _log.warning("metadata_unavailable", "Cannot process a request of a VM.", error=str(error))
     if isinstance(error, ForewarnError):
         return render_error(error)
     _log.error("metadata_request_failed", "Unexpected error while processing a request.", exc_info=error)

@@ -18,6 +18,7 @@ from forewarn.errors import (
     NoLeader,
     NotLeading,
     ServiceStopping,
+    StoreFailed,
     StoreOutcomeUnknown,
 )
 from forewarn.nodes.link import LinkServer, open_link
@@ -127,12 +128,12 @@ class NodeForwarder:
         return self.engine.leads and self._node.lease_remaining_seconds > 0
 
     def has_commits_until(self, seconds: float) -> bool:
-        """Whether this node certainly has every commit that another node had at this time of the monotonic clock.
+        """Whether this node certainly has every commit that another node had at this time, in seconds since boot.
 
         Followers can apply a commit before the leader knows that it has succeeded.
         """
         if self.engine.leads:
-            return self.is_certain and not self.engine.is_committing
+            return self.is_certain and not self.engine.is_committing_since(seconds)
         return self._node.caught_up_at >= seconds
 
     async def wait_for_change(self, seconds: float) -> None:
@@ -169,28 +170,41 @@ class NodeForwarder:
     async def _send(
         self, leader: NodeRow, kind: str, payload: Any, connect_seconds: float, answer_seconds: float
     ) -> Any:
-        try:
-            async with asyncio.timeout(connect_seconds):
-                link = await self._open(leader)
-        except TimeoutError:
-            raise NoLeader(problem="this node cannot connect to the leader") from None
+        link = self._open_link(leader)
+        if link is None:
+            try:
+                async with asyncio.timeout(connect_seconds):
+                    link = await self._open(leader)
+            except TimeoutError:
+                raise NoLeader(problem="this node cannot connect to the leader") from None
         self.forwarded += 1
+        sent_at = real_seconds()
         try:
             async with asyncio.timeout(answer_seconds):
                 answer = await link.request(kind, payload, self.engine.position)
         except TimeoutError:
+            if link.received_at < sent_at:  # nobody gets an answer: the connection may be lost without a word
+                link.close()
             raise LeaderLost(problem="it did not respond") from None
-        await self._node.apply(answer.rows)
+        try:
+            await self._node.apply(answer.rows)
+        except StoreFailed as error:  # the change is committed, so its answer must not be an error
+            _log.warning("rows_not_applied", "Cannot apply a change; the journal has it.", kind=kind, error=str(error))
         if not await self._node.wait_until_applied(answer.position, APPLY_SECONDS):
             _log.warning("change_not_applied", "A change is committed, but this node has not applied it.", kind=kind)
         return answer.result
 
+    def _open_link(self, leader: NodeRow) -> Link | None:
+        """Return the open connection to this leader, which requests share; None if there is none."""
+        link = self._link
+        return link if link is not None and link.is_open and self._linked == leader.id else None
+
     async def _open(self, leader: NodeRow) -> Link:
-        """Return a connection to the leader. Requests share one, and they share the attempt to open it."""
+        """Open a connection to the leader. Requests share the attempt."""
         asked_at = real_seconds()
         async with self._linking:
-            if self._link is not None and self._link.is_open and self._linked == leader.id:
-                return self._link
+            if (link := self._open_link(leader)) is not None:
+                return link
             if self._node.leader is None or self._node.leader.id != leader.id:  # it has waited for another attempt
                 raise NoLeader(problem="the leader is changing")
             if self._refused.node == leader.id and self._refused.seconds >= asked_at:
@@ -232,7 +246,9 @@ class NodeForwarder:
             try:
                 payload = {scope: to_text(time) for scope, time in times.items()}
                 await self._send(self._node.leader, "seen", payload, WRITE_SECONDS, WRITE_SECONDS)
-            except ForewarnError:  # the next time
+            except Exception as error:  # noqa: BLE001 - the next time
+                if not isinstance(error, ForewarnError):
+                    _log.exception("last_seen_not_sent", "Unexpected error while sending last-seen times; retrying.")
                 self.engine.last_seen.record(times)
 
     # --- On the leader ----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import socket
 import struct
 from contextlib import suppress
 from hashlib import sha256
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from forewarn import errors
+from forewarn.clock import real_seconds
 from forewarn.errors import ForewarnError, LeaderLost, NoLeader
 from forewarn.ports import JournalRow
 from forewarn.system.logs import OncePerMinute, get_logger
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Awaitable, Callable
 
@@ -35,8 +36,17 @@ _log = get_logger(__name__)
 MAX_FRAME_BYTES = 512 * 1024 * 1024
 MAX_UNPROVED_BYTES = 1024
 """Largest frame of a client that has not yet proved that it is a node."""
-MAX_UNPROVED = 64
+MAX_UNPROVED, MAX_UNPROVED_OF_ADDRESS = 64, 8
+"""Most connections of clients that have not proved it, in all and from one address."""
 PROOF_SECONDS = 5.0
+_SOCKET_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    # A peer that is gone without a word is noticed after about five seconds.
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000),
+)
 _LENGTH = struct.Struct(">I")
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
 
@@ -73,11 +83,16 @@ class _Frames(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._buffer = bytearray()
         self.proved = False
+        self.received_at = 0.0
+        """When something arrived last, by the monotonic clock."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment] # uvloop's class does not inherit from it
+        for option in _SOCKET_OPTIONS:
+            transport.get_extra_info("socket").setsockopt(*option)
 
     def data_received(self, data: bytes) -> None:
+        self.received_at = real_seconds()
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -112,6 +127,7 @@ class _Accepted(_Frames):
     def __init__(self, server: LinkServer) -> None:
         super().__init__()
         self._server = server
+        self.address = ""
         self._nonce = secrets.token_hex(16)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +135,9 @@ class _Accepted(_Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._server.connections.add(self)
-        if sum(not each.proved for each in self._server.connections) > MAX_UNPROVED:
+        self.address = (transport.get_extra_info("peername") or ("",))[0]
+        unproved = [each.address for each in self._server.connections if not each.proved]
+        if len(unproved) > MAX_UNPROVED or unproved.count(self.address) > MAX_UNPROVED_OF_ADDRESS:
             self.transport.abort()
             return
         self._timer = asyncio.get_running_loop().call_later(PROOF_SECONDS, self._end_unproved)
@@ -144,7 +162,7 @@ class _Accepted(_Frames):
         nonce, node, given = content
         parts = (self._nonce, nonce, self._server.node, node)
         if not hmac.compare_digest(str(given), _proof(self._server.secret, "client", *parts)):
-            self._server.reject(self.transport.get_extra_info("peername"))
+            self._server.reject(self.address)
             self.transport.abort()
             return
         self.proved = True
@@ -185,7 +203,10 @@ class LinkServer:
 
     async def start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Accepted(self), sock=listener, ssl=tls)
+        timeout = PROOF_SECONDS if tls is not None else None
+        self._server = await loop.create_server(
+            lambda: _Accepted(self), sock=listener, ssl=tls, ssl_handshake_timeout=timeout
+        )
 
     def stop(self) -> None:
         if self._server is not None:
@@ -193,8 +214,7 @@ class LinkServer:
         for connection in list(self.connections):
             connection.transport.close()
 
-    def reject(self, peer: Any) -> None:
-        address = peer[0] if peer else ""
+    def reject(self, address: str) -> None:
         if self._warnings.allows(address, asyncio.get_running_loop().time()):
             _log.warning(
                 "node_rejected",
@@ -287,6 +307,7 @@ class Link(_Frames):
             self._waiting.pop(number, None)
 
     def close(self) -> None:
+        self.is_open = False
         self.transport.abort()
 
 

@@ -7,13 +7,15 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.clock import real_seconds
+from forewarn.clock import MAX_STEP, seconds_since_boot
+from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import BadChangeSet, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from forewarn.core.state import Changes
     from forewarn.engine.engine import Engine
@@ -26,9 +28,8 @@ RECENT_ROWS, RECENT_BYTES = 64, 262_144
 """Commits that the leader sends with an answer. Other nodes read more from the journal."""
 APPLY_BATCH = 50
 """Rows that are applied in one turn of the event loop, so that polls are served in between."""
-WAIT_SECONDS = 0.25
-"""Longest wait for a notification. It also limits how long a new leader waits before it can read the journal."""
-WAIT_SECONDS_WITHOUT_NOTIFICATIONS = 0.1
+WAIT_SECONDS = 0.1
+"""Longest wait for a notification. Databases may lack them, and some poolers lose them."""
 RETRY_SECONDS = 0.5
 JOURNAL_SECONDS = 600.0
 """How long rows of the journal are kept."""
@@ -36,6 +37,10 @@ LOST_NODE_SECONDS = 600.0
 TRIM_SECONDS = 60.0
 ABSTAIN_SECONDS = 10.0
 """A leader that steps down does not take the lease for this long."""
+PROMOTION_SECONDS = 30.0
+"""A node that has the lease and does not lead after this long leaves it to another one."""
+RELOAD_SECONDS = 1.0
+"""Shortest time between two loads of the state, if the journal cannot be applied."""
 STALE_SECONDS = 10.0
 """A node that has heard nothing from the database for this long is not ready."""
 
@@ -74,6 +79,8 @@ class Node:
         self.role_changes = 0
         self.problem = ""
         """Why the database cannot be used; empty if it can."""
+        self.clock_problem = ""
+        """How its clock differs from the database's; empty if both agree."""
         self._store = store
         self._membership = membership
         self._journal = journal
@@ -83,13 +90,16 @@ class Node:
         self._epoch = 0
         """The epoch of its own lease; 0 while it has none."""
         self._last_epoch = 0
+        self._leased_at = 0.0
+        """When it took its lease, in seconds since boot."""
         self._lease_ends_at = 0.0
-        """When its lease ends, by the monotonic clock, unless it is renewed."""
+        """When its lease ends, in seconds since boot, unless it is renewed."""
         self._must_read_journal = False
         """Whether the journal may have a commit that this leader does not have. It must not lead without it."""
-        self.caught_up_at = real_seconds()
-        """While it follows, it has every commit that was visible at this time, by the monotonic clock."""
-        self._trimmed_at = real_seconds()
+        self.caught_up_at = seconds_since_boot()
+        """While it follows, it has every commit that was visible at this time, in seconds since boot."""
+        self._reloaded_at = 0.0
+        self._trimmed_at = seconds_since_boot()
         self._abstains_until = 0.0
         self._applying = asyncio.Lock()
         self._promotion: asyncio.Task[None] | None = None
@@ -111,7 +121,7 @@ class Node:
     async def start(self) -> None:
         """Load the state, and lead if no other node does. Returns when this node leads, or knows who does."""
         await self._membership_thread.call(lambda: self._membership.report(self.row))
-        self.caught_up_at = real_seconds()
+        self.caught_up_at = seconds_since_boot()
         await self.engine.load()
         await self._step()
         if self._promotion is not None:
@@ -151,20 +161,20 @@ class Node:
     def age_seconds(self) -> float:
         """How old its knowledge may be: the time since it last knew that it had all commits."""
         if self.engine.leads:
-            return max(real_seconds() - (self._lease_ends_at - self._lease_seconds), 0.0)
-        return real_seconds() - self.caught_up_at
+            return max(seconds_since_boot() - (self._lease_ends_at - self._lease_seconds), 0.0)
+        return seconds_since_boot() - self.caught_up_at
 
     @property
     def seconds_since_report(self) -> float:
         """Time since it last reported, and read the list of nodes."""
-        return real_seconds() - self._reported_at
+        return seconds_since_boot() - self._reported_at
 
     @property
     def lease_remaining_seconds(self) -> float:
         """Time until its own lease ends; 0 if it has none."""
         if not self._epoch or self._must_read_journal:
             return 0.0
-        return max(self._lease_ends_at - real_seconds(), 0.0)
+        return max(self._lease_ends_at - seconds_since_boot(), 0.0)
 
     async def wait_for_change(self, seconds: float) -> None:
         """Wait until rows were applied or the leader has changed, at most this long."""
@@ -175,8 +185,8 @@ class Node:
 
     async def wait_until_applied(self, position: int, seconds: float) -> bool:
         """Wait until this node has applied a commit. Returns whether it has."""
-        ends_at = real_seconds() + seconds
-        while self.engine.position < position and (left := ends_at - real_seconds()) > 0:
+        ends_at = seconds_since_boot() + seconds
+        while self.engine.position < position and (left := ends_at - seconds_since_boot()) > 0:
             await self.wait_for_change(left)
         return self.engine.position >= position
 
@@ -186,7 +196,7 @@ class Node:
 
     async def step_down(self) -> None:
         """Let another node lead."""
-        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
+        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
         await self._lose_lease("it was told to step down")
         await self._membership_thread.call(self._membership.release_lease)
 
@@ -218,7 +228,9 @@ class Node:
             await self._lose_lease("a commit was rejected, or its outcome is not known")
             with suppress(StoreFailed):
                 await self._membership_thread.call(self._membership.release_lease)
-        started = real_seconds()
+        started = seconds_since_boot()
+        if self._epoch and not self.engine.leads and started - self._leased_at > PROMOTION_SECONDS:
+            await self._give_up()
         try:
             # A leader must not wait longer than its lease.
             limit = self._lease_ends_at if self._epoch else started + 60
@@ -226,7 +238,7 @@ class Node:
                 keeps = await (self._renew(started) if self._epoch else self._look(started))
         except (StoreFailed, TimeoutError) as error:
             self._set_problem(str(error) or "no response from the database")
-            if self._epoch and real_seconds() >= self._lease_ends_at:
+            if self._epoch and seconds_since_boot() >= self._lease_ends_at:
                 await self._lose_lease("it could not renew its lease")
         else:
             self._set_problem("")
@@ -264,24 +276,46 @@ class Node:
             self.engine.tidy_follower()
         lease: LeaseState = await self._membership_thread.call(self._membership.lease)
         self._last_epoch = lease.epoch
+        self._compare_clock(lease.now)
         holder = next((node for node in self.nodes if node.id == lease.holder), None)
         if lease.remaining_seconds <= 0:
             holder = None
-            if started >= self._abstains_until and not self._stopping:
+            if started >= self._abstains_until and not self._stopping and not self.clock_problem:
                 epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
                 if epoch is not None:
                     self._epoch = self._last_epoch = epoch
+                    self._leased_at = started
                     self._lease_ends_at = started + self._lease_seconds
                     self._promotion = asyncio.create_task(self._promote(epoch))
         self._set_leader(holder)
         return True
+
+    def _compare_clock(self, database_time: datetime) -> None:
+        """A node with a wrong clock must not lead: events would start early or late."""
+        own = self.engine.clock.now()
+        jump = self.engine.clock_hold.jump
+        used_later = own + jump.step if jump is not None else own  # if it led, at the end of the hold
+        wrong = next((time for time in (own, used_later) if abs(time - database_time) > MAX_STEP), None)
+        if wrong is None:
+            if self.clock_problem:
+                _log.info("clock_agrees", "The clock of this node agrees with the database's again.")
+            self.clock_problem = ""
+            return
+        node_time, there = to_text(wrong, "seconds"), to_text(database_time, "seconds")
+        if not self.clock_problem:
+            text = "The clock of this node differs from the database's. This node does not lead until they agree."
+            _log.warning("clock_differs", text, node_time=node_time, database_time=there)
+        self.clock_problem = (
+            f"The clock of this node is at {node_time}, and the database's at {there}. This node does not lead until "
+            "they agree."
+        )
 
     async def report(self) -> None:
         """Report that this node is alive, and read the list of nodes."""
         row = self.row._replace(position=self.engine.position)
         await self._membership_thread.call(lambda: self._membership.report(row))
         self.nodes = await self._membership_thread.call(self._membership.nodes)
-        self._reported_at = real_seconds()
+        self._reported_at = seconds_since_boot()
 
     def _set_leader(self, leader: NodeRow | None) -> None:
         before, self.leader = self.leader, leader
@@ -298,6 +332,8 @@ class Node:
             async with self._applying:
                 while await self._apply(*await self._read()):
                     pass
+                if await self._journal_thread.call(self._journal.newest) < self.engine.position:
+                    await self._reload("the database has lost commits, as after the restore of a backup")
                 position = self.engine.position
                 self._must_read_journal = False
                 self._recent.clear()  # they may be from an earlier time as the leader, with a gap to the next ones
@@ -317,8 +353,7 @@ class Node:
             await self._give_up()
 
     async def _give_up(self) -> None:
-        self._abstains_until = real_seconds() + ABSTAIN_SECONDS
-        self._promotion = None
+        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
         await self._lose_lease("it could not lead")
         with suppress(StoreFailed):
             await self._membership_thread.call(self._membership.release_lease)
@@ -351,7 +386,10 @@ class Node:
 
     def _keep_row(self, _: Changes) -> None:
         if self.engine.leads and (row := self._store.last_row) is not None:
-            self._recent.append(row)
+            if len(row.data) < RECENT_BYTES:
+                self._recent.append(row)
+            else:  # not sent with an answer, and neither is any row before it
+                self._recent.clear()
             self._notify()
 
     def rows_after(self, position: int) -> list[JournalRow]:
@@ -380,26 +418,20 @@ class Node:
             except StoreFailed:
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a node must always follow
-                _log.exception("journal_failed", "Cannot apply the journal; loading the state again.")
+                _log.exception("journal_failed", "Cannot read the journal; retrying.")
                 await asyncio.sleep(RETRY_SECONDS)
-                with suppress(StoreFailed):
-                    async with self._applying:
-                        if not self.engine.leads:
-                            await self._reload("a row of the journal could not be applied")
 
     async def _wait_for_rows(self) -> None:
         """Wait until the journal may have rows that this node does not have, or until it is time to look."""
         ends_at = self.caught_up_at + WAIT_SECONDS
         while True:
-            number = await self._journal_thread.call(
-                lambda: self._journal.wait(WAIT_SECONDS, WAIT_SECONDS_WITHOUT_NOTIFICATIONS)
-            )
-            if number is None or number > self.engine.position or real_seconds() > ends_at:
+            number = await self._journal_thread.call(lambda: self._journal.wait(WAIT_SECONDS))
+            if number is None or number > self.engine.position or seconds_since_boot() > ends_at:
                 return
 
     async def _read(self) -> tuple[list[JournalRow], float]:
         """Return the next rows of the journal, and when they were read."""
-        after, started = self.engine.position, real_seconds()
+        after, started = self.engine.position, seconds_since_boot()
         return await self._journal_thread.call(lambda: self._journal.read(after, READ_ROWS)), started
 
     async def _apply(self, read: list[JournalRow], started: float | None = None) -> bool:
@@ -425,14 +457,20 @@ class Node:
             except BadChangeSet as error:  # another release wrote it
                 await self._reload(str(error))
                 return
-            self.engine.apply(changes, row.number)
+            try:
+                self.engine.apply(changes, row.number)
+            except Exception:  # noqa: BLE001 - a part of the row may have been applied
+                _log.exception("row_not_applied", "Cannot apply a row of the journal; loading the state again.")
+                await self._reload(f"row {row.number} of the journal could not be applied")
+                return
             if not number % APPLY_BATCH:
                 await asyncio.sleep(0)
         self._notify()
 
     async def _reload(self, reason: str) -> None:
+        await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - seconds_since_boot(), 0.0))
         _log.info("state_reloaded", f"Loading the state from the database: {reason}.")
-        started = real_seconds()
+        started = self._reloaded_at = seconds_since_boot()
         await self.engine.load()
         self.caught_up_at = started
         self._notify()

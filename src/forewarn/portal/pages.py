@@ -1,7 +1,8 @@
 """Serves the files of the portal at /portal/. They are public: everything that needs a token comes from /v1.
 
-The pages route on the client, so every path outside of /portal/static/ returns the same page. The page names the version
-of all files in their paths, so that browsers keep them, and lists all modules, so that browsers load them at once.
+The pages route on the client, so every path outside of /portal/static/ returns the same page. The page names the
+version of all files in their paths, so that browsers keep them. It lists all modules, so that browsers load them at
+once.
 """
 
 from __future__ import annotations

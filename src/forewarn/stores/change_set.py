@@ -1,16 +1,18 @@
 """Encode the changes of a commit as bytes, so that another node can apply them.
 
 Only changes of the fleet are sent; the receiver applies them to its own fleet. Thousands of VMs can have the same long
-texts, so each text is sent once, and a VM has its number. A value is a msgpack array of its
-fields, so sender and receiver must run the same version of Forewarn.
+texts, so each text is sent once, and a VM has its number. A value is a msgpack array of its fields, so sender and
+receiver must have the same fields: each change set says which it has.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgspec
+from msgspec import inspect
 
 from forewarn.core.access import StoredResponse, Token
 from forewarn.core.events import Event
@@ -22,7 +24,7 @@ from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.errors import BadChangeSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from forewarn.core.fleet import VM, Fleet
 
@@ -45,9 +47,29 @@ class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     decided_at: datetime | None = None
     texts: list[str] = []
     """Texts of the VMs in `fleet_changes`."""
+    layout: int = 0
+    """The fields that the sender has: see LAYOUT."""
 
 
-_SENT = [name for name in ChangeSet.__struct_fields__ if name != "texts"]
+_SENT = [name for name in ChangeSet.__struct_fields__ if name not in ("texts", "layout")]
+
+
+def _names(kind: Any) -> Iterator[str]:
+    """Yield the names of a type and of its fields, and those of their types."""
+    if isinstance(kind, inspect.NamedTupleType | inspect.StructType):
+        yield kind.cls.__name__
+        for field in kind.fields:
+            yield field.name
+            yield from _names(field.type)
+    elif isinstance(kind, inspect.EnumType):
+        yield " ".join(map(str, kind.cls))
+    parts = [getattr(kind, name) for name in ("key_type", "value_type", "item_type") if hasattr(kind, name)]
+    for part in (*parts, *getattr(kind, "item_types", ()), *getattr(kind, "types", ())):
+        yield from _names(part)
+
+
+LAYOUT = crc32("\n".join(_names(inspect.type_info(ChangeSet))).encode())
+"""Differs between releases whose values have other fields."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(ChangeSet)
@@ -69,6 +91,7 @@ def encode(changes: Changes) -> bytes:
 
     sent.fleet_changes = [_with_vms(change, without_texts) for change in changes.fleet_changes]
     sent.texts = list(numbers)
+    sent.layout = LAYOUT
     return _ENCODER.encode(sent)
 
 
@@ -95,6 +118,8 @@ def decode(data: bytes, fleet: Fleet) -> Changes:
         received = _DECODER.decode(data)
     except msgspec.DecodeError as error:
         raise BadChangeSet(problem=str(error)) from error
+    if received.layout != LAYOUT:
+        raise BadChangeSet(problem="it has other fields")
     changes = Changes(**{name: getattr(received, name) for name in _SENT})
     texts = received.texts
     key_sets: dict[tuple[str, ...], tuple[str, ...]] = {}

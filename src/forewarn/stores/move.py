@@ -56,10 +56,10 @@ def open_sqlite(folder: Path) -> Iterator[Database]:
 
 
 @contextmanager
-def open_postgresql(url: str, schema: str) -> Iterator[Database]:
-    """Open a schema that no node uses."""
+def open_postgresql(url: str, schema: str, *, is_source: bool = False) -> Iterator[Database]:
+    """Open a schema that no node uses. A source must exist."""
     server = PostgresqlServer(url, schema)
-    server.prepare()
+    server.prepare(creates=not is_source)
     with closing(PostgresqlDatabase(server, "forewarn move", limited=False)) as database:
         if not server.lock(database):  # a node that starts now would not see what is copied
             raise ServiceRunning(place=server.place, nodes="one that starts, or another move")

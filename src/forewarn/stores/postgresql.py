@@ -1,7 +1,7 @@
 """The store for several nodes: PostgreSQL. Each commit checks in its own transaction that this node still leads.
 
-A commit also writes its complete change set as one row of the journal, which the other nodes apply. All statements of a
-commit travel in one pipeline, so the check needs no round trip of its own.
+A commit also writes its complete change set as one row of the journal, which the other nodes apply. Most commits are
+one statement; the others are a transaction in one pipeline. So the check needs no round trip of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from forewarn.errors import DatabaseFailed, DatabaseUnreachable, NotLeading, StoreOutcomeUnknown
+from forewarn.errors import DatabaseFailed, DatabaseUnreachable, NodeNameTaken, NotLeading, StoreOutcomeUnknown
 from forewarn.ports import JournalRow, LeaseState, NodeRow
 from forewarn.stores import change_set
-from forewarn.stores.postgresql_server import WRITER, PostgresqlDatabase, one_line
-from forewarn.stores.sql import SqlRecords, SqlWriter
+from forewarn.stores.postgresql_server import WRITER, CollectedStatements, PostgresqlDatabase, one_line
+from forewarn.stores.sql import SqlRecords, SqlWriter, remove_expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,6 @@ class PostgresqlStore(SqlRecords):
         self._node = node
         self._writing = PostgresqlDatabase(server, WRITER + node)
         super().__init__(PostgresqlDatabase(server, f"forewarn loader {node}", limited=False))
-        self._writer = SqlWriter(self._writing)
         self._channel = f"forewarn {server.schema}"
         self._epoch = 0
         self._position = 0
@@ -78,7 +77,7 @@ class PostgresqlStore(SqlRecords):
         self._position = position
         self._writing.close()  # another leader may have ended the connection
         try:
-            self._write(self._remove_unused_texts)
+            self._write_transaction(self._remove_unused_texts)
         except psycopg.Error as error:
             raise DatabaseFailed(problem=one_line(error)) from error
 
@@ -88,40 +87,63 @@ class PostgresqlStore(SqlRecords):
 
     def commit(self, changes: Changes) -> int:
         number, data = self._position + 1, change_set.encode(changes)
+        collected = CollectedStatements()
+        SqlWriter(collected).save(changes)
 
-        def work() -> None:
-            self._writer.save(changes)
-            self._writing.named("save_journal", number=number, epoch=self._epoch, data=data, channel=self._channel)
+        def write() -> None:
+            # With the current epoch, which is higher in the second attempt.
+            self._write_all(collected, (number, self._epoch, data, self._channel))
 
         try:
-            self._write(work)
+            write()
         except psycopg.Error as error:
             if not self._find_outcome(number, error):
-                self._commit_again(number, work)
+                self._commit_again(number, write)
         self._position = number
         self.last_row = JournalRow(number, data)
         return number
 
-    def _commit_again(self, number: int, work: Callable[[], None]) -> None:
+    def _commit_again(self, number: int, write: Callable[[], None]) -> None:
         """Repeat a commit that is known to have had no effect, on the new connection."""
         try:
-            self._write(work)
+            write()
         except psycopg.Error as error:
             if not self._find_outcome(number, error):
                 raise DatabaseFailed(problem=one_line(error)) from error
 
+    def _write_all(self, collected: CollectedStatements, journal: tuple[Any, ...]) -> None:
+        last = self._writing.statements["save_journal"]
+        whole = collected.as_one(last, journal)
+        if whole is not None:
+            self._write(lambda: self._writing.execute(*whole))
+            return
+
+        def work() -> None:
+            for statement, parameters in collected.calls:
+                self._writing.execute_many(statement, parameters)
+            self._writing.execute(last, journal)
+
+        self._write_transaction(work)
+
+    def _write_transaction(self, work: Callable[[], object]) -> None:
+        """Run a transaction. All of it is sent at once. After an error, the server ignores the rest, and the COMMIT."""
+
+        def whole() -> None:
+            with self._writing.connection.pipeline():
+                self._writing.execute("BEGIN")
+                work()
+                self._writing.execute("COMMIT")
+
+        self._write(whole)
+
     def _write(self, work: Callable[[], object]) -> None:
-        """Run a transaction. `work` must check the epoch, so that it fails if another node leads.
+        """Write something. `work` must check the epoch, so that it fails if another node leads.
 
         Raises StoreFailed if nothing has changed, and an error of psycopg if the connection was lost.
         """
         connection = self._writing.connection
         try:
-            # Everything is sent at once. After an error, the server ignores the rest, and so the COMMIT.
-            with connection.pipeline():
-                connection.execute("BEGIN")
-                work()
-                connection.execute("COMMIT")
+            work()
         except psycopg.Error as error:
             self._writing.roll_back()
             if error.sqlstate == NOT_LEADING:
@@ -169,7 +191,7 @@ class PostgresqlStore(SqlRecords):
         try:
             with connection.transaction():  # no pipeline: the numbers of rows are needed
                 self._writing.named("check_epoch", epoch=self._epoch)
-                return self._writer.remove_expired(cutoff, limit)
+                return remove_expired(self._writing, cutoff, limit)
         except psycopg.Error as error:
             if error.sqlstate == NOT_LEADING:
                 raise NotLeading from error
@@ -226,18 +248,24 @@ class PostgresqlMembership:
         self._db.run(lambda: self._db.named("trim_journal", seconds=journal_seconds))
         self._db.run(lambda: self._db.named("remove_lost_nodes", seconds=node_seconds))
 
-    def join(self, node: NodeRow, settings: dict[str, str], lost_seconds: float) -> dict[str, str]:
-        return self._db.run(lambda: self._join(node, settings, lost_seconds))
+    def join(self, node: NodeRow, settings: dict[str, str], gone: set[str], lost_seconds: float) -> dict[str, str]:
+        return self._db.run(lambda: self._join(node, settings, gone, lost_seconds))
 
-    def _join(self, node: NodeRow, settings: dict[str, str], lost_seconds: float) -> dict[str, str]:
+    def _join(self, node: NodeRow, settings: dict[str, str], gone: set[str], lost_seconds: float) -> dict[str, str]:
         with self._db.connection.transaction():
             self._db.named("lock_shared_settings")
             shared = dict(self._db.named("shared_settings").fetchall())
-            others = [each for each in self.nodes() if each.age_seconds < lost_seconds and each.id != node.id]
-            if not others or not shared:
-                shared = settings
+            others = [each for each in self.nodes() if each.id != node.id]
+            for other in others:
+                if other.name == node.name and other.id not in gone:
+                    raise NodeNameTaken(name=node.name, address=other.address)
+            others = [each for each in others if each.id not in gone or each.age_seconds < lost_seconds]
+            if not others:
+                shared = {}
                 self._db.named("remove_shared_settings")
-                for name, value in settings.items():
+            for name, value in settings.items():  # also one that the other nodes do not know yet
+                if name not in shared:
+                    shared[name] = value
                     self._db.named("save_shared_setting", name=name, value=value)
             if all(settings.get(name, value) == value for name, value in shared.items()):
                 self.report(node)
@@ -264,6 +292,10 @@ class PostgresqlJournal:
         self._listen()
         return [JournalRow(*row) for row in self._db.named("journal_after", after=after, limit=limit)]
 
+    def newest(self) -> int:
+        row = self._db.run(lambda: self._db.named("last_journal_row").fetchone())
+        return row[0] if row is not None else 0
+
     def decode(self, data: bytes, fleet: Fleet) -> Changes:
         return change_set.decode(data, fleet)
 
@@ -281,13 +313,13 @@ class PostgresqlJournal:
         else:
             self._has_notifications = True
 
-    def wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
-        return self._db.run(lambda: self._wait(seconds, seconds_without_notifications))
+    def wait(self, seconds: float) -> int | None:
+        return self._db.run(lambda: self._wait(seconds))
 
-    def _wait(self, seconds: float, seconds_without_notifications: float) -> int | None:
+    def _wait(self, seconds: float) -> int | None:
         self._listen()
         if not self._has_notifications:
-            threading.Event().wait(seconds_without_notifications)
+            threading.Event().wait(seconds)
             return None
         with self._db.without_limit() as connection:
             found = [*connection.notifies(timeout=seconds, stop_after=1)]

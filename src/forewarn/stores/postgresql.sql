@@ -61,8 +61,8 @@ ON CONFLICT (key) DO UPDATE SET {kept_answer.changes}, rowid = DEFAULT;
 SELECT check_epoch(:epoch);
 
 -- name: save_journal
--- Adds the row, notifies the other nodes, and checks the epoch as check_epoch does.
-SELECT save_journal(:number, :epoch, :data, :channel);
+-- Adds the row (number, epoch, data), notifies the other nodes on the channel, and checks the epoch as check_epoch does.
+SELECT save_journal(?, ?, ?, ?);
 
 -- name: last_journal_row
 SELECT number, data FROM journal ORDER BY number DESC LIMIT 1;

@@ -25,7 +25,8 @@ RETURNING epoch;
 UPDATE lease SET expires_at = '-infinity' WHERE holder = :node;
 
 -- name: lease
-SELECT holder, epoch, greatest(extract(epoch FROM expires_at - clock_timestamp()), -1.0)::float8 FROM lease;
+SELECT holder, epoch, greatest(extract(epoch FROM expires_at - clock_timestamp()), -1.0)::float8, clock_timestamp()
+FROM lease;
 
 -- name: report_node
 INSERT INTO node (id, name, address, control, certificate, version, started_at, position, seen_at)

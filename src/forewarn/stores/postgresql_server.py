@@ -22,13 +22,14 @@ from forewarn.errors import (
     DatabasePermission,
     DatabaseTooOld,
     DatabaseUnreachable,
+    NoSuchSchema,
     SchemaForeign,
     SchemaNewer,
 )
 from forewarn.stores import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from psycopg import Connection, Cursor
 
@@ -46,12 +47,22 @@ LOCK_SECONDS = 4
 """How long a node waits for that lock. Less than SILENCE_SECONDS, so that its message says why."""
 _DEFAULTS = {
     "connect_timeout": "3",
+    "target_session_attrs": "read-write",  # of several hosts, the one that is no standby
     # Of TCP: a server that is gone is noticed after about five seconds, also while nothing is sent.
     "keepalives_idle": "2",
     "keepalives_interval": "1",
     "keepalives_count": "3",
     "tcp_user_timeout": "5000",
 }
+
+
+_SET_UP_SESSION = """
+SELECT set_config('search_path', quote_ident(%s), false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('idle_in_transaction_session_timeout', '60s', false),
+    -- A change that was confirmed must be on disk.
+    CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END
+"""
 
 
 def migrations() -> list[str]:
@@ -78,7 +89,11 @@ class _RowsStatement(NamedTuple):
     """A statement that inserts any number of rows, which are one parameter: a JSON array of objects."""
 
     statement: str
+    table: str
     columns: list[str]
+
+    def parameter(self, rows: Iterable[Sequence[Any]]) -> str:
+        return msgspec.json.encode([dict(zip(self.columns, row, strict=True)) for row in rows]).decode()
 
 
 def _rows_statement(statement: str) -> _RowsStatement | None:
@@ -88,7 +103,7 @@ def _rows_statement(statement: str) -> _RowsStatement | None:
         return None
     table, columns, conflict = found.groups()
     source = f"SELECT {columns} FROM json_populate_recordset(NULL::{table}, %s::text::json)"  # noqa: S608 - our own
-    return _RowsStatement(f"INSERT INTO {table} ({columns}) {source} {conflict}", columns.split(", "))
+    return _RowsStatement(f"INSERT INTO {table} ({columns}) {source} {conflict}", table, columns.split(", "))
 
 
 _INSERT = re.compile(r"INSERT INTO (\w+) \(([\w, ]+)\) VALUES \([%s, ]+\)(.*)", re.DOTALL)
@@ -156,10 +171,7 @@ class PostgresqlDatabase:
             self.execute(statement, given[0])
         elif given and rows_statement is not None:  # much faster than a statement for each row
             for start in range(0, len(given), ROWS_AT_ONCE):
-                rows = [
-                    dict(zip(rows_statement.columns, row, strict=True)) for row in given[start : start + ROWS_AT_ONCE]
-                ]
-                self.execute(rows_statement.statement, (msgspec.json.encode(rows).decode(),))
+                self.execute(rows_statement.statement, (rows_statement.parameter(given[start : start + ROWS_AT_ONCE]),))
         elif given:
             with self.connection.cursor() as cursor:
                 cursor.executemany(statement, given)
@@ -215,6 +227,44 @@ class PostgresqlDatabase:
 
     def glob(self, pattern: str) -> str:
         return glob_to_regex(pattern)
+
+
+class CollectedStatements:
+    """Collects the statements that save changes, so that they can be executed as one."""
+
+    statements: Mapping[str, str] = STATEMENTS
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[Any]]] = []
+
+    def execute_many(self, statement: str, parameters: Iterable[Any]) -> None:
+        if given := list(parameters):
+            self.calls.append((statement, given))
+
+    def text(self, text: str) -> bytes:
+        return text.encode()
+
+    def as_one(self, last: str, parameters: Sequence[Any]) -> tuple[str, list[Any]] | None:
+        """Return one statement that inserts all rows and then executes the last statement, with its parameters.
+
+        None if something else is to be done, or a table has two statements: one statement cannot change a row twice.
+        """
+        parts: list[str] = []
+        given: list[Any] = []
+        tables: set[str] = set()
+        for statement, rows in self.calls:
+            found = _ROWS_STATEMENTS.get(statement)
+            if found is None or found.table in tables or len(rows) > ROWS_AT_ONCE:
+                return None
+            tables.add(found.table)
+            if len(rows) == 1:
+                parts.append(statement)
+                given += rows[0]
+            else:
+                parts.append(found.statement)
+                given.append(found.parameter(rows))
+        inserts = ", ".join(f"insert_{number} AS ({part.rstrip(';')})" for number, part in enumerate(parts))
+        return f"WITH {inserts} {last}" if parts else last, [*given, *parameters]
 
 
 _MEMBERS = re.compile(r"(\^?)(\]?[^\]]*)\]")
@@ -275,20 +325,20 @@ class PostgresqlServer:
                 connection = LimitedConnection.connect(self._conninfo, autocommit=True, application_name=application)
                 stack.callback(connection.close)
                 connection.limited = limited
-                connection.execute(query.SQL("SET search_path TO {}").format(query.Identifier(self.schema)))
+                connection.execute(_SET_UP_SESSION, (self.schema,))
             except (psycopg.Error, UnicodeError, ValueError) as error:
                 raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
             stack.pop_all()
         return connection
 
-    def prepare(self, check: Callable[[str], None] = lambda _: None) -> str:
-        """Check the server and the schema, and upgrade the schema. Returns the secret that the nodes share.
+    def prepare(self, check: Callable[[str], None] = lambda _: None, *, creates: bool = True) -> str:
+        """Check the server and the schema, and create or upgrade the schema. Returns the secret that the nodes share.
 
         `check` gets the secret. If it raises an error, nothing is modified.
         """
         connection = self.connect("forewarn")
         try:
-            return self._prepare(connection, check)
+            return self._prepare(connection, check, creates=creates)
         except psycopg.errors.InsufficientPrivilege as error:
             user, problem = connection.info.user, one_line(error)
             raise DatabasePermission(place=self.place, user=user, schema=self.schema, problem=problem) from error
@@ -305,7 +355,7 @@ class PostgresqlServer:
         statement = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
         return bool(database.execute(statement, (_MIGRATION_LOCK, self.schema)).fetchone()[0])  # type: ignore[index]
 
-    def _prepare(self, connection: Connection[Any], check: Callable[[str], None]) -> str:
+    def _prepare(self, connection: Connection[Any], check: Callable[[str], None], *, creates: bool) -> str:
         found = connection.info.server_version // 10_000
         if found < OLDEST_SERVER:
             raise DatabaseTooOld(place=self.place, found=found, oldest=OLDEST_SERVER)
@@ -316,6 +366,8 @@ class PostgresqlServer:
             scripts = migrations()
             if version > len(scripts):
                 raise SchemaNewer(schema=self.schema, place=self.place, found=version, known=len(scripts))
+            if version == 0 and not creates:
+                raise NoSuchSchema(schema=self.schema, place=self.place)
             if version == 0 and not self._exists(connection):  # who may use a schema may not always create one
                 connection.execute(query.SQL("CREATE SCHEMA {}").format(query.Identifier(self.schema)))
             for script in scripts[version:]:

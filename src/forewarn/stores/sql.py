@@ -51,24 +51,28 @@ class Cursor(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class Database(Protocol):
-    """A connection to a database."""
+class StatementTarget(Protocol):
+    """Takes the statements that save changes."""
 
     @property
     def statements(self) -> Mapping[str, str]:
         """Statements by name."""
 
-    def execute(self, statement: str, parameters: Any = ()) -> Cursor:
-        """Execute a statement."""
-
     def execute_many(self, statement: str, parameters: Iterable[Any]) -> object:
         """Execute a statement once for each set of parameters."""
 
-    def run(self, call: Callable[[], T]) -> T:
-        """Run a call. Translate errors of the database, and roll back a failed transaction."""
-
     def text(self, text: str) -> str | bytes:
         """Return a text that can contain every character, in the form of its column."""
+
+
+class Database(StatementTarget, Protocol):
+    """A connection to a database."""
+
+    def execute(self, statement: str, parameters: Any = ()) -> Cursor:
+        """Execute a statement."""
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Run a call. Translate errors of the database, and roll back a failed transaction."""
 
     def glob(self, pattern: str) -> str:
         """Return a shell pattern in the form of the statements."""
@@ -225,9 +229,9 @@ def _bounds(start: str) -> dict[str, str]:
 class SqlWriter:
     """Writes changes within a transaction of the caller."""
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
-        self._sql = database.statements
+    def __init__(self, target: StatementTarget) -> None:
+        self._db = target
+        self._sql = target.statements
 
     def save(self, changes: Changes) -> None:
         """Write all changes."""
@@ -277,9 +281,9 @@ class SqlWriter:
     def _save_tokens(self, changes: Changes) -> None:
         for name, token in changes.tokens.items():
             if token is None:
-                self._db.execute(self._sql["remove_token"], (name,))
+                self._many("remove_token", [(name,)])
             else:
-                self._db.execute(self._sql["save_token"], rows.TOKENS.write(token))
+                self._many("save_token", [rows.TOKENS.write(token)])
 
     def _save_webhooks(self, changes: Changes) -> None:
         webhooks, undelivered = changes.webhooks, changes.undelivered
@@ -293,12 +297,13 @@ class SqlWriter:
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.execute_many(self._sql[statement], parameters)
 
-    def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
-        """Delete expired items, at most `limit` of each kind. Returns whether there were any."""
-        parameters = cutoff._asdict() | {"before": to_text(cutoff.before), "limit": limit}
-        # Events before their operations, and undelivered rows after their history.
-        removed = [
-            self._db.execute(self._sql[f"remove_{name}"], parameters).rowcount
-            for name in ("events", "operations", "rollouts", "history", "undelivered", "responses")
-        ]
-        return any(removed)
+
+def remove_expired(database: Database, cutoff: RetentionCutoff, limit: int) -> bool:
+    """Delete expired items, at most `limit` of each kind. Returns whether there were any."""
+    parameters = cutoff._asdict() | {"before": to_text(cutoff.before), "limit": limit}
+    # Events before their operations, and undelivered rows after their history.
+    removed = [
+        database.execute(database.statements[f"remove_{name}"], parameters).rowcount
+        for name in ("events", "operations", "rollouts", "history", "undelivered", "responses")
+    ]
+    return any(removed)

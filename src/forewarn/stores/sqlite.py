@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.errors import StoreFailed, StoreOutcomeUnknown
-from forewarn.stores.sql import SqlRecords, SqlWriter
+from forewarn.stores.sql import SqlRecords, SqlWriter, remove_expired
 from forewarn.stores.sqlite_file import connect_writer, open_database, open_reader, read_statements
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class SqliteStore(SqlRecords):
         return 0
 
     def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
-        return self._write(lambda: self._writer.remove_expired(cutoff, limit))
+        return self._write(lambda: remove_expired(self._db, cutoff, limit))
 
     def reader(self) -> SqlRecords | None:
         if self._opened.path is None or not self._opened.shared:
