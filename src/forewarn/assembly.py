@@ -88,8 +88,9 @@ ORDERS_FOLDER = "orders_folder"
 """Not a setting: order folder of a service without a data folder. The caller removes it."""
 
 
-def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
+def build_fabric(values: dict[str, Any], clock: Clock, settings: Mapping[str, Value]) -> Fabric:
     """Build the fabric that the settings name."""
+    origin = settings["fabric_command" if values["fabric_command"] else "fabric"].origin
     program: str = values["fabric_command"]
     if bool(program) != (values["fabric"] == "command"):
         problem = (
@@ -97,7 +98,7 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
             if not program
             else f"it needs --fabric command, but the fabric is {values['fabric']}."
         )
-        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem)
+        raise BadSetting(name="fabric_command", value=program, origin=origin, problem=problem)
     if values["fabric"] == "manual":
         return ManualFabric(clock)
     if values["fabric"] == "command":
@@ -105,11 +106,11 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
         folder = Path(data)
         if data == MEMORY:  # the programs may outlive the service, so the folder is kept
             folder = Path(values.get(ORDERS_FOLDER) or mkdtemp(prefix="forewarn-"))
-        return CommandFabric(_split_command(program), folder / "orders")
+        return CommandFabric(_split_command(program, origin), folder / "orders")
     return SimulatedFabric(clock)
 
 
-def _split_command(program: str) -> list[str]:
+def _split_command(program: str, origin: str) -> list[str]:
     """Return the program and its arguments. A program that cannot be started is an error now, not at its first use."""
     try:
         words = shlex.split(program)
@@ -122,7 +123,7 @@ def _split_command(program: str) -> list[str]:
         missing = f"there is no program {name!r}" + ("" if "/" in name else " in the folders of PATH")
         problem = f"{name} is not an executable file." if found else f"{missing}."
     if problem:
-        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem)
+        raise BadSetting(name="fabric_command", value=program, origin=origin, problem=problem)
     return words
 
 
@@ -368,7 +369,7 @@ class Assembly:
         data: str = values["data"]
         store: Store = SqliteStore(None if data == MEMORY else Path(data)) if shared is None else shared.store
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
-        fabric = build_fabric(values, clock)
+        fabric = build_fabric(values, clock, self._settings)
         self.engine = Engine(clock, store, fabric, operator_limits(values, fabric))
         if shared is not None:
             scheme = "https" if self.certificate else "http"

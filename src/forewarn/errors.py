@@ -26,6 +26,8 @@ _SYNONYMS = (
     {"evict", "eviction", "preempt"},
     {"migrate", "move", "redeploy", "live-migration"},
     {"stop", "deallocate", "shutdown"},
+    {"stopped", "deallocated"},
+    {"done", "completed", "complete", "finished", "ended"},
     {"list", "ls"},
     {"show", "get", "describe", "inspect"},
     {"create", "add", "new"},
@@ -37,6 +39,7 @@ _SYNONYMS = (
     {"vm", "machine", "instance", "node"},
     {"host", "hypervisor"},
     {"group", "set", "scale-set"},
+    {"server", "url"},
 )
 """Words that users write for each other. A word can be near only in meaning."""
 
@@ -394,6 +397,12 @@ class UnknownVM(NotFound):
 
     member = "vms"
 
+    def __init__(self, *, name: str, hint: str) -> None:
+        super().__init__(name=name, hint=_NO_PATTERN if set("*?[").intersection(str(name)) else hint)
+
+
+_NO_PATTERN = " It looks like a pattern, and patterns cannot be used here. Give the name of one VM."
+
 
 class UnknownHost(NotFound):
     message = "Unknown host {name!r}.{hint}"
@@ -721,8 +730,7 @@ class BadToken(Forbidden):
 
 class UnknownToken(BadToken):
     message = (
-        "The service does not know this token. It may be of another service, or may have been replaced. Create one "
-        "with: forewarn token create"
+        "The service does not know this token. It may belong to another service. Create one with: forewarn token create"
     )
 
 
@@ -755,7 +763,7 @@ class ForeignOrigin(Forbidden):
 
 
 class InsufficientRole(Forbidden):
-    message = "The token's role is {role}. This request ({what}) needs {needed}."
+    message = "The token's role is {role}. {what!r} needs the role {needed}."
 
 
 class NoToken(Forbidden):
@@ -956,7 +964,7 @@ class BadAgentConfig(BadFile):
 
 
 class PolicyHasWarnings(Invalid):
-    message = "{source} has warnings ({count}). --strict allows none."
+    message = "{source} has {warnings}, and --strict allows none."
 
 
 class BadCommandLine(Invalid):

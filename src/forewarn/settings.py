@@ -51,7 +51,8 @@ def _address(text: str) -> str:
 def _choice(*choices: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}")
+            hint = nearest(text, choices)
+            raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}" + (f".{hint}" if hint else ""))
         return text
 
     return read
@@ -625,7 +626,8 @@ def resolve(
     path = config or environment.get("FOREWARN_CONFIG")
     in_file = _read_file(Path(path)) if path else _read_file(user_config_file(), must_exist=False)
     origin_file = path or str(user_config_file())
-    values = {}
+    values: dict[str, Value] = {}
+    wrong: list[BadSetting] = []
     for name, setting in SETTINGS.items():
         sources = (
             (options.get(name), setting.option),
@@ -634,17 +636,26 @@ def resolve(
             (setting.default, "default"),
         )
         given = [(text, origin) for text, origin in sources if text is not None]
-        text, origin = given[0]
-        if setting.is_repeatable:
-            parts = [_read(setting, text, origin) for text, origin in given]
-            merged = {key: value for part in reversed(parts) for key, value in part.items()}
-            origin = ", ".join(origin for _, origin in given[:-1]) or origin
-            values[name] = Value(merged, origin)
-        else:
-            values[name] = Value(_read(setting, text, origin), origin)
+        try:
+            values[name] = (
+                _merge(setting, given) if setting.is_repeatable else Value(_read(setting, *given[0]), given[0][1])
+            )
+        except BadSetting as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise BadSettings.relayed("\n".join([f"{len(wrong)} settings are not valid:", *map(str, wrong)]))
     if not values["data"].value:
         values["data"] = Value(str(user_data_folder()), values["data"].origin)
     return values
+
+
+def _merge(setting: Setting, given: list[tuple[str, str]]) -> Value:
+    """Return the value of a setting that several sources can give, and all origins but the default."""
+    parts = [_read(setting, text, origin) for text, origin in given]
+    merged = {key: value for part in reversed(parts) for key, value in part.items()}
+    return Value(merged, ", ".join(origin for _, origin in given[:-1]) or given[0][1])
 
 
 def _read(setting: Setting, text: str, origin: str) -> Any:

@@ -107,6 +107,7 @@ def test_killed_while_a_failed_preparation_is_undone(scene: Scene, moment: str) 
     agent.until(lambda: '"done": true' in (agent.state / "state.json").read_text(), "the undo")
     assert agent.status()["ready"] is True
     assert agent.status()["events"][0]["phase"] == "failed"
+    assert agent.status()["events"][0]["failure"].startswith("web: ")
     assert agent.status()["events"][0]["approval"]["reason"] == "a handler has failed"
     assert event.status == "Scheduled"
     scene.forewarn.advance(minutes=15)

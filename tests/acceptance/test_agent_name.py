@@ -103,3 +103,14 @@ def test_check_here_compares_the_name(
     capsys.readouterr()
     (unreachable,) = check("--here", "--endpoint", "http://127.0.0.1:1")
     assert unreachable.startswith("warning: cannot compare the VM name 'web_99' with the endpoint's: Cannot connect")
+
+
+def test_check_here_tries_the_endpoint_also_without_a_vm_name(
+    forewarn: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FOREWARN_VM_NAME", raising=False)
+    policy = tmp_path / "agent.toml"
+    policy.write_text(POLICY)
+    assert main(["check", str(policy), "--here", "--strict", "--endpoint", forewarn.metadata_url]) == 0
+    assert main(["check", str(policy), "--here", "--strict", "--endpoint", "http://127.0.0.1:1"]) == 2
+    assert "warning: Cannot connect to the endpoint http://127.0.0.1:1" in capsys.readouterr().out

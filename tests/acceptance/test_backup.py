@@ -192,6 +192,7 @@ def test_pending_operations_are_listed_and_can_be_cancelled(service: ServiceProc
     forewarn(service, "backup", file)
     service.stop()
     shown = forewarn(service, "restore", file)
+    assert shown.endswith("Start the service with: forewarn up\n")
     assert "Operations that are pending again: 1. Due when the service starts: 0." in shown
     assert f"{operation}  restart of web_0" in shown
     assert "--cancel-pending" in shown
@@ -223,7 +224,8 @@ def test_a_new_folder_gets_a_new_admin_token(service: ServiceProcess, file: Path
     service.stop()
     old = service.token
     service.folder = tmp_path / "elsewhere"
-    forewarn(service, "restore", file, FOREWARN_DATA=service.data)
+    shown = forewarn(service, "restore", file, "--data", service.data)
+    assert shown.endswith(f"Start the service with: forewarn up --data {service.data}\n")
     restart(service)
     assert service.token != old
     assert service.control("GET", "/v1/vms").status == 200

@@ -85,6 +85,15 @@ def only_event(service: Service) -> str:
     return str(event["id"])
 
 
+def test_group_show_says_whether_the_group_polled(forewarn: Service) -> None:
+    never = run(forewarn, "group", "show", "web")
+    assert "events enabled    no\nlast seen         never\n" in never
+    forewarn.document()
+    forewarn.advance("10m")
+    assert "events enabled    yes\nlast seen         " in (polled := run(forewarn, "group", "show", "web"))
+    assert "(10m ago)" in polled
+
+
 def test_a_dry_run_shows_what_would_happen_and_changes_nothing(service: Service) -> None:
     before = service.control("GET", "/v1/operations?all=true").body
     said = run(service, "host", "update", "rack-1-a", "--impact", "freeze", "--duration", "7s", "--dry-run")

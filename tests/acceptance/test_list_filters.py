@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from command_line import run_command
+from forewarn.assembly import Assembly
+from forewarn.errors import BadSetting
+from forewarn.settings import resolve
 from forewarn.testing import Service
 from forewarn.testing.client import COMMAND
 from terminal import on_terminal
@@ -128,6 +131,23 @@ def test_events_and_operations_by_their_properties(service: Service) -> None:
     assert quiet(service, "event", "list", "--status", "cancelled") == [restarted]
     assert quiet(service, "operation", "list", "--status", "cancelled") == [restart["id"]]
     assert quiet(service, "event", "list", "--all", "--vm", "web-0") == [restarted]
+    for noun in ("event", "operation"):
+        assert run(service, noun, "list", "--all", "--vm", "web-1") == f"No matching {noun}s.\n"
+    assert run(service, "operation", "list", "--todo", "--vm", "web-1") == "No matching operations.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("event list --status done", "Completed"),
+        ("operation list --status finished", "done"),
+        ("vm list --state stopped", "deallocated"),
+        ("token create x --role oprator", "operator"),
+        ("vm delete web-0 --as repiar", "repair"),
+    ],
+)
+def test_a_wrong_value_suggests_the_right_one(service: Service, arguments: str, hint: str) -> None:
+    assert f"Did you mean '{hint}'?" in error(service, *arguments.split())
 
 
 @pytest.mark.parametrize("noun", ["vm", "host", "event", "operation"])
@@ -160,12 +180,17 @@ def test_a_deleted_vm_is_still_a_filter(service: Service) -> None:
 def test_history_rejects_filters_that_can_never_match(service: Service) -> None:
     service.request_operation("restart", "web-0")
     assert "Did you mean 'web-0'?" in error(service, "history", "--vm", "wbe-0")
-    assert "Unknown VM 'web-*'" in error(service, "history", "--vm", "web-*")  # history takes no patterns
+    for command in ("history", "event approve"):
+        assert "patterns cannot be used here" in error(service, *command.split(), "--vm", "web-*")
     assert "Did you mean 'web'?" in error(service, "history", "--group", "wbe")
     assert "Did you mean 'rack-1-a'?" in error(service, "history", "--host", "rak-1-a")
     assert "Did you mean 'admin'?" in error(service, "history", "--by", "admn")
-    assert "--since: '1d' is not before '2d'" in error(service, "history", "--since", "1d", "--until", "2d")
-    assert "'2021-02-01' is not before '2020'" in error(service, "history", "--during", "2020", "--since", "2021-02-01")
+    assert "--since: '1d' is after '2d', so nothing can match" in error(
+        service, "history", "--since", "1d", "--until", "2d"
+    )
+    assert "'2021-02-01' is after '2020'" in error(service, "history", "--during", "2020", "--since", "2021-02-01")
+    for option in ("--since", "--during"):
+        assert f"{option}: '2199-01-01' is in the future" in error(service, "history", option, "2199-01-01")
     assert run(service, "history", "--vm", "web-2") == "No entries.\n"
 
 
@@ -231,7 +256,7 @@ def test_approve_all_events_asks_on_a_terminal(service: Service) -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("4caea225", "--all"), ("--vm", "web-0", "--all")])
 def test_approve_needs_exactly_one_selection(service: Service, arguments: tuple[str, ...]) -> None:
-    assert "Use either an ID, --vm NAME or --all." in error(service, "event", "approve", *arguments)
+    assert "Give one of: an ID, --vm NAME, --all." in error(service, "event", "approve", *arguments)
 
 
 def test_a_tenant_approves_only_the_events_of_its_group(service: Service, tmp_path: Path) -> None:
@@ -285,6 +310,16 @@ def test_a_fabric_program_that_cannot_run_is_rejected_at_start(tmp_path: Path, p
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"(from --fabric-command): {problem}\n")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_error_of_the_fabric_program_names_the_file_that_sets_it(tmp_path: Path) -> None:
+    config = tmp_path / "forewarn.toml"
+    config.write_text('fabric = "command"\nfabric_command = "/no/such/program"\n')
+    settings = resolve({}, {"FOREWARN_DATA": ":memory:"}, str(config))
+    values = {name: value.value for name, value in settings.items()}
+    values |= {"metadata": "127.0.0.1:0", "control": "127.0.0.1:0"}
+    with pytest.raises(BadSetting, match=f"from {config}"):
+        Assembly(values, {name: value.origin for name, value in settings.items()})
 
 
 def test_ids_are_accepted_in_any_letter_case_and_shown_in_lower_case(service: Service) -> None:

@@ -190,6 +190,13 @@ def test_a_registry_that_others_could_have_made_is_not_used(tmp_path: Path, kind
     with ServiceProcess(tmp_path).start(**folders) as service:
         assert "WARNING service_file_not_written: " in service.output
         assert not list((tmp_path / "elsewhere").iterdir())
+        if kind == "open":
+            assert f"path={folder} " in service.output
+            hidden = {"FOREWARN_DATA": "", "XDG_DATA_HOME": str(tmp_path / "none")}
+            for command, found in (("service", "Found no service: "), ("vm", "Found no Forewarn service: ")):
+                result = run_command(service, command, "list", **hidden)
+                problem = f"other users can access {folder} (mode 0755). Run: chmod 0700 {folder}"
+                assert f"{found}{problem}" in result.stdout + result.stderr
         assert run_command(service, "vm", "list").returncode == 0, "the data folder has a service file, too"
 
 

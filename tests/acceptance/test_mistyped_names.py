@@ -53,8 +53,29 @@ def test_a_mistyped_variable_is_reported_once_by_every_command(forewarn: Service
     assert "FOREWARN_RATE_LIMT has no effect. Did you mean 'FOREWARN_RATE_LIMIT'?" in result.stderr
 
 
-def test_known_variables_and_names_that_are_near_nothing_are_not_reported(forewarn: Service) -> None:
+def test_an_unknown_variable_is_reported_with_a_hint_if_a_name_is_near(forewarn: Service) -> None:
+    """A user who sets a variable with this prefix expects an effect, so silence would hide the mistake."""
+    hints = {
+        "AGENT_ENDPOINT": " Did you mean 'FOREWARN_ENDPOINT'?",
+        "KITCHEN": "",
+        "LOG": " Did you mean 'FOREWARN_LOG_FORMAT' or 'FOREWARN_LOG_LEVEL'?",
+        "PORT": "",
+        "TOKEN": " Did you mean 'FOREWARN_TOKEN_FILE'?",
+        "URL": " Did you mean 'FOREWARN_SERVER'?",
+    }
+    result = run_command(forewarn, "clock", "show", **{f"FOREWARN_{name}": "1" for name in hints})
+    lines = [f"forewarn: the variable FOREWARN_{name} has no effect.{hint}" for name, hint in hints.items()]
+    assert (result.returncode, result.stderr.splitlines()) == (0, lines)
+
+
+def test_known_variables_and_those_of_kubernetes_are_not_reported(forewarn: Service) -> None:
     known = {f"FOREWARN_{name}": "" for name in OTHER_VARIABLES - {"SERVER", "SERVICE", "TOKEN_FILE", "DATA", "CONFIG"}}
     known = {name: value for name, value in known.items() if name not in forewarn.environment}
-    others = {"FOREWARN_SPEED": "60", "FOREWARN_EVENT_TYPE": "", "FOREWARN_MEMO_TICKET": "", "FOREWARN_KITCHEN": ""}
-    assert run_command(forewarn, "clock", "show", **known, **others).stderr == ""
+    others = {"FOREWARN_SPEED": "60", "FOREWARN_EVENT_TYPE": "", "FOREWARN_MEMO_TICKET": ""}
+    kubernetes = {
+        "FOREWARN_SERVICE_HOST": "10.0.0.7",
+        "FOREWARN_SERVICE_PORT": "8170",
+        "FOREWARN_PORT": "tcp://10.0.0.7:8170",
+        "FOREWARN_PORT_8170_TCP_ADDR": "10.0.0.7",
+    }
+    assert run_command(forewarn, "clock", "show", **known, **others, **kubernetes).stderr == ""

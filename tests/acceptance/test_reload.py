@@ -40,7 +40,7 @@ def test_systemd_hears_of_start_reload_watchdog_and_stop(
         service = make_service(fleet=FLEET, **systemd.variables)
         assert systemd.receive() == {"READY": "1"}
         for _ in range(3):
-            assert systemd.receive() == {"WATCHDOG": "1", "STATUS": f"1 VMs; control API at {service.control_url}"}
+            assert systemd.receive() == {"WATCHDOG": "1", "STATUS": f"1 VM; control API at {service.control_url}"}
         hang_up(service)
         begun = systemd.wait_for("RELOADING")
         assert int(begun["MONOTONIC_USEC"]) > 0
@@ -83,6 +83,8 @@ def test_a_hangup_applies_the_changed_fleet_file(make_service: Callable[..., Ser
         # An invalid file changes nothing, and the log has the line.
         reload(FLEET + "[[vm]]\nnamme = 1\n")
         assert "fleet.toml:5: vm[1].namme" in wait_for_log(service, "fleet_reload_failed")
+        assert "ERROR reload_failed: " in wait_for_log(service, "failed=fleet")
+        assert service.output.count("reload_completed") == 2
         assert vm_names(service) == ["web-0", "web-1"]
         (service.folder / "fleet.toml").unlink()
         hang_up(service)
@@ -124,14 +126,22 @@ def test_a_hangup_loads_the_renewed_certificate(make_service: Callable[..., Serv
             systemd.wait_for("RELOADING")
             systemd.wait_for("READY")
 
+        def runs_commands() -> bool:
+            return service.cli("vm", "list").returncode == 0
+
         assert served() == first
         second = renew()
+        assert runs_commands(), "local commands trust the certificate in use, not the new file"
         reload()
         assert served() == second
-        files[1].write_text("no key")
+        assert runs_commands()
+        files[0].write_text("no certificate")
         reload()
         assert served() == second
+        assert runs_commands()
         assert "Keeping the current certificate" in wait_for_log(service, "certificate_reload_failed")
+        assert "ERROR reload_failed: " in wait_for_log(service, "failed=certificate")
+        assert service.output.count("reload_completed") == 1
 
 
 def test_the_service_ends_with_its_terminal(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forewarn import __version__
 from systemd_socket import wait_for_log
 
 if TYPE_CHECKING:
@@ -42,13 +43,53 @@ def test_each_control_request_has_an_audit_line(make_service: Callable[..., Serv
         ("admin", "admin", "127.0.0.1", "POST", "/v1/tokens", 201),
         ("anna", "viewer", "127.0.0.1", "GET", "/v1/vms", 200),
         ("anna", "viewer", "127.0.0.1", "POST", "/v1/operations", 403),
-        (None, None, "127.0.0.1", "GET", "/v1/vms", 401),
+        (None, None, "127.0.0.1", "GET", "/v1/vms", 401, "UnknownToken"),
         ("admin", "admin", "127.0.0.1", "GET", "/v1/nowhere", 404),
     ]
     assert list(entries(service, "control_request")[0]) == ["token", "role", "address", "method", "path", "status"]
     assert viewer not in service.output
     assert guessed not in service.output
     assert entries(service, "http_request") == []
+
+
+def test_with_json_the_service_writes_only_json(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--log-format", "json", "--name", "lab", fleet=FLEET)
+    urls = {"metadata": service.metadata_url, "control": service.control_url}
+    assert service.stop() == 0
+    assert [json.loads(line)["event"] for line in service.output.splitlines()] == ["service_started", "service_stopped"]
+    assert entries(service, "service_started") == [{"version": __version__, "name": "lab", **urls, "vms": 1}]
+
+
+def test_with_text_the_service_also_writes_how_to_use_it(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service(fleet=FLEET)
+    line = wait_for_log(service, "service_started")
+    assert line.endswith(f"control={service.control_url} vms=1")
+    assert "Try in another terminal" in service.output
+    assert "#" not in line, "the one-time link of the portal is not in the log"
+
+
+def test_the_log_names_the_owner_of_a_revoked_or_expired_token(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--log-format", "json", "--clock", "virtual", fleet=FLEET)
+    secrets = {}
+    for name in ("anna", "bert"):
+        made = service.control("POST", "/v1/tokens", {"name": name, "role": "viewer", "expires": "1h"})
+        secrets[name] = made.json()["token"]
+    service.control("DELETE", "/v1/tokens/anna")
+    service.advance("2h")
+    for secret in secrets.values():
+        assert service.control("GET", "/v1/vms", token=secret).status == 401
+    wait_for_log(service, "TokenExpired", times=2)
+    assert entries(service, "wrong_token") == [
+        {"token": "anna", "reason": "TokenRevoked", "address": "127.0.0.1"},
+        {"token": "bert", "reason": "TokenExpired", "address": "127.0.0.1"},
+    ]
+    assert [
+        (line["token"], line["reason"]) for line in entries(service, "control_request") if line["status"] == 401
+    ] == [
+        ("anna", "TokenRevoked"),
+        ("bert", "TokenExpired"),
+    ]
+    assert not [secret for secret in secrets.values() if secret in service.output]
 
 
 def test_a_request_that_never_ends_is_not_logged_as_successful(make_service: Callable[..., ServiceProcess]) -> None:

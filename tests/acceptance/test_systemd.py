@@ -90,7 +90,7 @@ def test_the_service_runs_with_nothing_but_its_own_files_and_low_ports(results: 
     assert results["start"] == ""
     assert results["started"]["ActiveState"] == "active"
     assert results["started"]["User"] == "forewarn"
-    assert results["started"]["StatusText"].startswith("1 VMs; control API at http://127.0.0.1:8170")
+    assert results["started"]["StatusText"].startswith("1 VM; control API at http://127.0.0.1:8170")
     only_low_ports = f"{1 << 10:016x}"
     assert results["process"] == {
         "CapEff": only_low_ports, "CapBnd": only_low_ports, "NoNewPrivs": "1", "Seccomp": "2",

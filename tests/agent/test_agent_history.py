@@ -28,11 +28,11 @@ def test_results_about_events_are_kept(log: EventLogger, tmp_path: Path, capsys:
     log.info("agent_started", "Agent started.")
     log.info("event_scheduled", "Event scheduled.", **about, rule="web")
     log.info("handler_started", "Handler started.", **about, handler="pool")
-    log.error("handler_failed", "Handler failed.", **about, handler="pool", seconds=1.5, error="\x1b[2Jno")
+    log.error("handler_failed", "Handler failed.", **about, handler="pool", seconds=1.5, error="\x1b[2Jno luck")
     assert main(["history", "--state", str(tmp_path)]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("Z  Reboot e1  Event scheduled. rule=web")
-    assert second.endswith("Z  Reboot e1  Handler failed. handler=pool seconds=1.5 error=\\x1b[2Jno")
+    assert second.endswith('Z  Reboot e1  Handler failed. handler=pool seconds=1.5 error="\\u001b[2Jno luck"')
     assert main(["history", "--state", str(tmp_path), "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)["entries"]
     assert [entry["event"] for entry in entries] == ["event_scheduled", "handler_failed"]

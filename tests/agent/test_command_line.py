@@ -107,7 +107,7 @@ def test_the_command_line_of_the_service_hands_it_on(folder: Path) -> None:
         (["install", "--user", "nobody-of-this-name"], 2, "useradd --system"),
         (["install", "--unit-dir", "missing"], 5, "Cannot write missing/forewarn-agent.service: No such file"),
         (["bundle", "--output", "missing/agent.pyz"], 5, "Cannot write missing/agent.pyz: No such file"),
-        (["bundle", "--output", "/"], 5, "Cannot write /"),
+        (["bundle", "--out", "/"], 5, "Cannot write /"),
         (["status"], 6, "No agent uses the state folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -117,7 +117,8 @@ def test_a_mistake_is_one_line_and_a_code(
 ) -> None:
     (folder / "bad.toml").write_text("[[rule]]\non = 5\n")
     assert main([*arguments, *(["--state", str(folder)] if arguments == ["status"] else [])]) == code
-    error = capsys.readouterr().err
+    output, error = capsys.readouterr()
+    assert output == ""
     assert error.startswith("forewarn: ")
     assert said in error
     assert error.count("\n") == 1
@@ -136,6 +137,13 @@ def test_a_mistyped_variable_is_reported() -> None:
     result = run_command("check", "agent.toml", FOREWARN_ENDPONT="http://127.0.0.1:9", **others)
     warning = "forewarn: the variable FOREWARN_ENDPONT has no effect. Did you mean 'FOREWARN_ENDPOINT'?\n"
     assert (result.returncode, result.stderr) == (0, warning)
+    result = run_command(
+        "check", "agent.toml", FOREWARN_AGENT_ENDPOINT="http://127.0.0.1:9", FOREWARN_AGENT_XYLOPHONE="x"
+    )
+    assert result.stderr == (
+        "forewarn: the variable FOREWARN_AGENT_ENDPOINT has no effect. Did you mean 'FOREWARN_ENDPOINT'?\n"
+        "forewarn: the variable FOREWARN_AGENT_XYLOPHONE has no effect.\n"
+    )
 
 
 def test_check_explains_a_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +207,12 @@ file = "own.py"
         "warning: units: systemctl cat worker: No files for worker.",
         "warning: pool: HAProxy does not respond at /no/such.sock: No such file or directory.",
         "warning: own: ZeroDivisionError: division by zero",
+        "warning: Cannot connect to the endpoint http://127.0.0.1:9: Connection refused.",
     ]
     assert main(["check", "here.toml", "--here", "--strict", "--json"]) == 2
     output = capsys.readouterr()
-    assert len(json.loads(output.out)["warnings"]) == 5
-    assert output.err == "forewarn: here.toml has warnings (5). --strict allows none.\n"
+    assert len(json.loads(output.out)["warnings"]) == 6
+    assert output.err == "forewarn: here.toml has 6 warnings, and --strict allows none.\n"
 
 
 def plans(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:

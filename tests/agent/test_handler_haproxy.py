@@ -243,11 +243,11 @@ def test_a_haproxy_that_does_not_respond_is_a_failure_within_the_timeout(tmp_pat
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('server = "a/b"', "socket: Is missing"),
+        ('server = "a/b"', "socket: It is missing"),
         ('socket = "a.sock"\nserver = "a/b"', "neither an absolute path nor an address"),
         ('socket = "127.0.0.1:0"\nserver = "a/b"', "neither an absolute path nor an address"),
         ('socket = "::1:9999"\nserver = "a/b"', "neither an absolute path nor an address"),
-        ('socket = "/a"', "server: Is missing"),
+        ('socket = "/a"', "server: It is missing"),
         ('socket = "/a"\nserver = "web-0"', "is not a server"),
         ('socket = "/a"\nserver = "a/b;c"', "is not a server"),
         ('socket = "/a"\nserver = "a/b c"', "is not a valid name"),

@@ -48,7 +48,7 @@ def test_an_unknown_kind_is_rejected_with_the_known_kinds(kind: str) -> None:
 
 def test_a_missing_kind_is_rejected() -> None:
     with pytest.raises(
-        BadAgentConfig, match=r"kind: Is missing. Write one of command, .* or give the `file` of your own"
+        BadAgentConfig, match=r"kind: It is missing. Write one of command, .* or give the `file` of your own"
     ):
         handler_of("")
 
@@ -59,7 +59,7 @@ def test_a_file_can_contain_a_custom_handler(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     handler.prepare(job)
     assert job.said == ["hello"]
-    with pytest.raises(BadAgentConfig, match=r"greeting: Is missing. Write some words"):
+    with pytest.raises(BadAgentConfig, match=r"greeting: It is missing. Write some words"):
         handler_of('file = "greet.py"', tmp_path)
 
 

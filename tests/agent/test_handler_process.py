@@ -153,7 +153,7 @@ def test_the_agent_does_not_stop_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "pid_file: Is missing"),
+        ("", "pid_file: It is missing"),
         ('pid_file = "a.pid"', "Must be an absolute path"),
         ('pid_file = "/a"\nsignal = "STOP"', "is not one of TERM, "),
         ('pid_file = "/a"\nkill_after = "soon"', "kill_after: "),

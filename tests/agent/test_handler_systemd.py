@@ -100,7 +100,7 @@ def test_the_real_systemctl_is_understood(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "unit: Is missing"),
+        ("", "unit: It is missing"),
         ('unit = "a"\nunits = ["b"]', "either unit or units"),
         ("units = []", "Is empty"),
         ('units = ["a", "a"]', "listed twice"),

@@ -176,7 +176,7 @@ def test_tls_is_verified(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "url: Is missing"),
+        ("", "url: It is missing"),
         ('url = "ftp://a"', "is not an http or https URL"),
         ('url = "http://"', "is not an http or https URL"),
         ('url = "http://a:99999"', "is not an http or https URL"),

@@ -207,6 +207,18 @@ def test_the_status_for_people() -> None:
         ),
         ({"polling": {"responses": 0}}, "polling    no response yet"),
         (
+            {"polling": {"responses": 1, "seconds_since_last_response": 2}},
+            "polling    1 response, last 2s ago",
+        ),
+        (
+            {"counts": {"prepare failed": 1, "undo failed": 2}},
+            "Since the agent started: 1 failed to prepare, 2 failed to undo.",
+        ),
+        (
+            {"events": [{"mine": True, "phase": "failed", "failure": "stop-web: exit code 1"}]},
+            "  failed     stop-web: exit code 1",
+        ),
+        (
             {"peers": {"web-1": {"seconds_since_last_response": 0.4, "unreachable": False}}},
             "peer       web-1: last response 0.4s ago",
         ),

@@ -113,7 +113,9 @@ GIVES_UP = WEB._replace(on_failure="undo")
 
 def test_a_rule_can_undo_everything_after_a_failed_handler() -> None:
     failed = work(GIVES_UP, PREPARED, FAILED)
-    given_up = failed._replace(ending=GAVE_UP)
+    given_up = failed._replace(ending=GAVE_UP, failure="stop-web: no luck")
+    failed = failed.with_step(1, problem="no luck")
+    given_up = given_up.with_step(1, problem="no luck")
     assert instructions(failed, context=CONTEXT._replace(has_document=False)) == [GiveUp(given_up)]
     assert runs(given_up) == [("stop-web", UNDO)]
     assert runs(given_up.with_step(1, state=UNDONE)) == [("leave-pool", UNDO)]
@@ -125,7 +127,7 @@ def test_a_rule_can_undo_everything_after_a_failed_handler() -> None:
 def test_a_handler_that_was_not_run_leaves_nothing_to_undo() -> None:
     skipped = work(GIVES_UP._replace(undo=("report",)), SKIPPED)
     (instruction,) = instructions(skipped)
-    assert instruction == GiveUp(skipped._replace(ending=GAVE_UP))
+    assert instruction == GiveUp(skipped._replace(ending=GAVE_UP, failure=f"{skipped.steps[0].handler}: "))
     assert instructions(instruction.work) == [FinishWork(instruction.work)]
 
 

@@ -171,6 +171,28 @@ def test_no_link_between_pages_is_broken() -> None:
     assert not broken, report(broken)
 
 
+def texts_in_the_code() -> set[str]:
+    """Every text in the code, with … for each value that is filled in."""
+    found: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else "{}" for part in parts]
+            found.add(re.sub(r"\{[^{}]*\}", "…", "".join(map(str, texts))))
+    return found
+
+
+def test_every_message_on_the_troubleshooting_page_exists() -> None:
+    page = (DOCS / "troubleshooting.md").read_text()
+    messages = re.findall(r'"([^"]+)"', " ".join(page.split()))
+    for table in re.findall(r"\| message \|.*\n\| -- .*\n((?:\|.*\n)+)", page):
+        messages += re.findall(r"^\| (.+?) \|", table, re.MULTILINE)
+    assert len(messages) > 10
+    texts = texts_in_the_code()
+    missing = [message for message in messages if not any(message in text for text in texts)]
+    assert not missing, report(missing)
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them, and those that it sets itself."""
     text = page.read_text()

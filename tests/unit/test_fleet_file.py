@@ -368,7 +368,7 @@ WRONG = {
     "not a table": (SOLO + "[host]\n", 3, "host", "[[host]]"),
     "array of numbers": ("\nvm = [1, 2]\n", 2, "vm", "[[vm]]"),
     # Groups and hosts
-    "group without name": (SOLO + '[[group]]\nkind = "scale-set"\n', 3, "group[0].name", "Is missing"),
+    "group without name": (SOLO + '[[group]]\nkind = "scale-set"\n', 3, "group[0].name", "It is missing"),
     "group without kind": (SOLO + '[[group]]\nname = "g"\n', 3, 'group "g".kind', "one of standalone, cloud"),
     "kind": (
         '[[group]]\nname = "g"\nkind = "scaleset"\n',
@@ -403,7 +403,7 @@ WRONG = {
     "group twice": (AVAILABILITY_SET + SCALE_SET, 5, 'group "web".name', "on line 2"),
     "host twice": (HOSTS + '[[host]]\nname = "a"\n', 6, 'host "a".name', "on line 2"),
     "host key": ('[[host]]\nname = "a"\nzone = "1"\n', 3, 'host "a".zone', "[[host]] has no such key"),
-    "host without name": (HOSTS + "[[host]]\n", 5, "host[2].name", "Is missing"),
+    "host without name": (HOSTS + "[[host]]\n", 5, "host[2].name", "It is missing"),
     "number in a host's name": ('[[host]]\nname = "h{n}"\n', 2, 'host "h{n}".name', "{n} is the number"),
     # One VM
     "vm without name": ("[[vm]]\n", 1, "vm[0].name", 'name = "web-0"'),

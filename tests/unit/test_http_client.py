@@ -16,7 +16,6 @@ from forewarn.system.http_client import Origin, opened, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -72,19 +71,17 @@ def test_a_redirect_is_returned_and_not_followed() -> None:
         assert said_by(Origin("127.0.0.1", port), "/away")[0] == 302
 
 
-def test_one_certificate_is_trusted_and_nothing_else(tmp_path: Path) -> None:
-    authority, other = trustme.CA(), tmp_path / "other.pem"
+def test_one_certificate_is_trusted_and_nothing_else() -> None:
+    authority = trustme.CA()
     # Issued for another name: only that it is the very certificate counts.
     issued = authority.issue_cert("elsewhere.example")
-    certificate = tmp_path / "certificate.pem"
-    issued.cert_chain_pems[0].write_to_path(str(certificate))
-    authority.issue_cert("127.0.0.1").cert_chain_pems[0].write_to_path(str(other))
+    other = authority.issue_cert("127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     issued.configure_cert(context)
     with serving(context) as port:
         url = f"https://127.0.0.1:{port}"
-        assert said_by(origin_of(url, str(certificate)))[0] == 200
-        for trusted in (str(other), ""):
+        assert said_by(origin_of(url, issued.cert_chain_pems[0].bytes().decode()))[0] == 200
+        for trusted in (other.cert_chain_pems[0].bytes().decode(), ""):
             with pytest.raises(ssl.SSLCertVerificationError):
                 said_by(origin_of(url, trusted))
 

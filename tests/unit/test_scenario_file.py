@@ -167,7 +167,7 @@ HEAD = 'title = "t"\n'
 DO = '[[step]]\ndo = "restart"\n'
 BROKEN = {
     "not TOML": ("title = ", 1, "TOML", "Invalid value at the end of the file."),
-    "no title": (DO, 1, "title", "Is missing. Write it like title ="),
+    "no title": (DO, 1, "title", "It is missing. Write it like title ="),
     "an unknown key": ('titel = "t"\n' + DO, 1, "titel", "The file has no such key. Did you mean 'title'?"),
     "a title that is no text": ("title = 7\n" + DO, 1, "title", "Must be a string in quotes, not a number."),
     "no steps": (HEAD, 1, "step", "A scenario needs at least one [[step]], like do ="),
@@ -293,7 +293,7 @@ BROKEN = {
         HEAD + DO + '[[step]]\ndo = "postpone"\n',
         4,
         "step[1].by",
-        'Is missing. Write by how much to postpone, like by = "30m".',
+        'It is missing. Write by how much to postpone, like by = "30m".',
     ),
     "an unknown thing to wait for": (
         HEAD + DO + '[[step]]\nuntil = "over"\nwithin = "1m"\n',
@@ -305,7 +305,7 @@ BROKEN = {
         HEAD + DO + '[[step]]\nuntil = "gone"\n',
         4,
         "step[1].within",
-        'Is missing. Write the maximum time to wait, like within = "15m".',
+        'It is missing. Write the maximum time to wait, like within = "15m".',
     ),
     "a bound of nothing": (
         HEAD + DO + '[[step]]\nuntil = "gone"\nwithin = "0s"\n',
@@ -349,7 +349,7 @@ BROKEN = {
         "step[1].fault",
         'Must be a table like { kind = "500", count = 3 }, not a string.',
     ),
-    "a fault of no kind": (HEAD + DO + "[[step]]\nfault = { count = 3 }\n", 5, "step[1].fault.kind", "Is missing."),
+    "a fault of no kind": (HEAD + DO + "[[step]]\nfault = { count = 3 }\n", 5, "step[1].fault.kind", "It is missing."),
     "an unknown fault": (
         HEAD + DO + '[[step]]\nfault = { kind = "501" }\n',
         5,

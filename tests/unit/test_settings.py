@@ -122,6 +122,8 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("webhook_retry_delay", "0s", "must be at least 0.01s"),
         ("webhook_max_attempts", "0", "from 1 to 10,000"),
         ("webhook_timeout", "6m", "must be at most 300s"),
+        ("clock", "virtuel", "must be system or virtual. Did you mean 'virtual'?"),
+        ("fabric", "comand", "Did you mean 'command'?"),
         ("settle", "restrat=1m", "Did you mean 'restart'?"),
         ("settle", "rebalance=1m", "'rebalance' is not a cause whose events start"),
         ("settle", "restart", "must be CAUSE=DURATION, for example restart=10m"),
@@ -133,6 +135,14 @@ def test_an_invalid_value_is_an_error_with_its_source_and_the_allowed_values(nam
     with pytest.raises(BadSetting, match=SETTINGS[name].variable) as caught:
         resolve({}, {SETTINGS[name].variable: text})
     assert words in str(caught.value)
+
+
+def test_all_invalid_values_are_reported_at_once() -> None:
+    with pytest.raises(BadSettings) as caught:
+        resolve({"clock": "virtuel"}, {"FOREWARN_SPEED": "fast"})
+    first, *others = str(caught.value).splitlines()
+    assert first == "2 settings are not valid:"
+    assert ["clock = 'virtuel' (from --clock)" in others[0], "(from FOREWARN_SPEED)" in others[1]] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def _peers(entry: TomlTable, folder: Path) -> PeersSettings:
                 around.report(f"{other.vm} has the same address.", name)
         members.append(Member(name, host, port))
     if not members:
-        entry.report('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
+        entry.report('It is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
     timeout = entry.duration("timeout") or timedelta(0) if "timeout" in entry else PEER_TIMEOUT
     if timeout < timedelta(seconds=1):
         entry.report("Must be at least 1s.", "timeout")

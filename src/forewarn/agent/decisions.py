@@ -148,6 +148,8 @@ def _next_instruction(
         return _undo(work, begun, busy, context)
     if work.has_failed and work.rule.on_failure == UNDO_NOW:
         # If nothing has begun, handlers that only the rule's `undo` names have nothing to undo.
+        failed = next(step for step in work.steps if step.state in (FAILED, SKIPPED))
+        work = work._replace(failure=f"{failed.handler}: {failed.problem}")
         return GiveUp(end(work, GAVE_UP) if work.is_begun else work._replace(ending=GAVE_UP))
     return _prepare(work, begun, busy, context) if context.has_document else None
 

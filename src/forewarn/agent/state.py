@@ -75,6 +75,8 @@ class EventWork(NamedTuple):
     """Why the work is to be undone; empty: it is not."""
     done: bool = False
     """Everything is undone. The work is kept until the event is gone, so that it does not start again."""
+    failure: str = ""
+    """The handler that failed, and its problem, if the work was given up for it. Its step no longer has it."""
     first_id: str = ""
     """The event's id when the work began, if the endpoint has changed it since."""
 

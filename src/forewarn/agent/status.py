@@ -79,6 +79,7 @@ def describe_ignored(event: ScheduledEvent, mine: bool) -> dict[str, Any]:
         "mine": mine,
         "rule": None,
         "phase": "ignored",
+        "failure": "",
         "next": "",
         "next_at": None,
         "steps": [],
@@ -94,6 +95,7 @@ def describe_work(work: EventWork, context: DecisionContext) -> dict[str, Any]:
         "mine": True,
         "rule": work.rule.name,
         "phase": phase_of(work),
+        "failure": work.failure,
         "next": action,
         "next_at": to_text_if_any(at, "seconds"),
         "steps": [

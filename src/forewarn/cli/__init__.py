@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn import __version__
-from forewarn.cli.variables import warn_of_mistyped_variables
+from forewarn.cli.variables import warn_of_unknown_variables
 from forewarn.errors import ForewarnError, exit_code, nearest
 from forewarn.system.printable import printable, printable_error, printable_output
 from forewarn.system.standard_streams import OUTPUT_ERRORS, discard
@@ -73,6 +73,7 @@ NOUNS = {noun: text for section in SECTIONS.values() for noun, text in section.i
 
 PROGRAM = "forewarn"
 _UNKNOWN_COMMAND = re.compile(r"No such command '([^']*)'")  # click has no attribute for the name
+_UNKNOWN_VALUE = re.compile(r"'([^']*)' is not one of ")
 
 
 def _hint_with_noun(verb: str) -> str:
@@ -118,6 +119,11 @@ class Nouns(click.Group):
             if isinstance(group, click.Group) and (unknown := _UNKNOWN_COMMAND.match(error.message)):
                 hint = nearest(unknown[1], group.commands)
                 raise click.UsageError(f"No such command {unknown[1]!r}.{hint}", ctx=error.ctx) from None
+            parameter = error.param if isinstance(error, click.BadParameter) else None
+            choice = parameter.type if parameter is not None else None
+            if isinstance(choice, click.Choice) and (unknown := _UNKNOWN_VALUE.match(error.message)):
+                text = error.message + nearest(unknown[1], choice.choices)
+                raise click.BadParameter(text, ctx=error.ctx, param=parameter) from None
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -156,7 +162,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def _run_safely(arguments: list[str] | None) -> Any:
     try:
-        warn_of_mistyped_variables()
+        warn_of_unknown_variables()
         return root.main(arguments, prog_name=PROGRAM)
     except ForewarnError as error:
         _print_error(printable_error(error))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from forewarn.cli.output import print_json, service_option
+from forewarn.cli.output import count_of, print_json, service_option
 from forewarn.cli.selection import default_services, find_service, select
 from forewarn.cli.settings import resolve_settings
 from forewarn.errors import BadOption
@@ -87,5 +87,5 @@ def command(file: str, keep: int, service: str | None, data: str | None, server:
     if as_json:
         print_json(found._asdict())
         return
-    content = f"{found.vms} VMs, history up to row {found.sequence}, {found.bytes:,} bytes"
+    content = f"{count_of(found.vms, 'VM')}, history up to row {found.sequence}, {found.bytes:,} bytes"
     click.echo(f"Backed up {folder} to {found.file}: {content}.")

@@ -57,7 +57,7 @@ class ServiceAddress(NamedTuple):
     token: str
     name: str
     certificate: str = ""
-    """The file with the certificate of a service on this machine. It is trusted without a chain."""
+    """The certificate of a service on this machine, as PEM. It is trusted without a chain."""
     proof_key: str = ""
     """The key with which a service on this machine proves its identity. Empty: the user gave the URL."""
 

@@ -82,9 +82,9 @@ def list_events(everything: bool, client: ControlClient, **options: Any) -> None
         ]
 
     filters = {name: options[name] for name in ("vm", "group", "host", "type", "cause", "status")}
-    empty = "No matching events." if any(filters.values()) else "No scheduled or started events."
-    query = {**filters, "all": everything}
-    print_list(client, "events", query, options, table, "No events." if everything else empty)
+    empty = "No events." if everything else "No scheduled or started events."
+    empty = "No matching events." if any(filters.values()) else empty
+    print_list(client, "events", {**filters, "all": everything}, options, table, empty)
 
 
 def _approval(event: dict[str, Any]) -> str:
@@ -157,7 +157,7 @@ def approve(
       forewarn event approve --all --dry-run
     """
     if (event_id is not None) + (vm is not None) + everything != 1:
-        raise click.UsageError("Use either an ID, --vm NAME or --all.")
+        raise click.UsageError("Give one of: an ID, --vm NAME, --all.")
     if event_id is not None:
         if dry_run:
             raise click.UsageError("Use --dry-run with --vm NAME or --all.")

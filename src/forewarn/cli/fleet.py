@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forewarn.cli.output import by_name, fact_lines, names, print_json, print_table, service_command
+from forewarn.cli.output import by_name, count_of, fact_lines, names, print_json, print_table, service_command
 from forewarn.cli.requests import asks, confirm
 from forewarn.errors import UnreadableFile
 from forewarn.files.fleet_file import parse_fleet
@@ -59,7 +59,8 @@ def check(file: str, as_json: bool) -> None:
     if as_json:
         print_json({"file": file, "vms": len(fleet.vms), "groups": len(groups), "hosts": len(hosts)})
     else:
-        click.echo(f"{file} is valid: {len(fleet.vms)} VMs in {len(groups)} groups on {len(hosts)} hosts.")
+        vms = count_of(len(fleet.vms), "VM")
+        click.echo(f"{file} is valid: {vms} in {count_of(len(groups), 'group')} on {count_of(len(hosts), 'host')}.")
 
 
 @command.command()
@@ -125,7 +126,7 @@ def show(client: ControlClient, as_json: bool) -> None:
     if as_json:
         print_json(fleet)
         return
-    click.echo(f"{fleet['vms']} VMs. A VM without a group is notified alone.\n")
+    click.echo(f"{count_of(fleet['vms'], 'VM')}. A VM without a group is notified alone.\n")
     groups = (
         (
             group["name"],

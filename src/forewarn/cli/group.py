@@ -160,6 +160,17 @@ def _print(client: ControlClient, group: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(group)
         return
+    now = client.get("clock")["now"]
+    scopes = [
+        (
+            scope["name"],
+            str(scope["vms"]),
+            "yes" if scope["events_enabled"] else "no",
+            when(scope["last_seen_at"], now) or "never",
+        )
+        for scope in group["scopes"]
+    ]
+    enabled, last_seen = scopes[0][2:] if len(scopes) == 1 else (None, None)
     print_facts(
         {
             "group": group["name"],
@@ -174,20 +185,12 @@ def _print(client: ControlClient, group: dict[str, Any], as_json: bool) -> None:
             "mode": group["mode"],
             "VMs see": _VISIBLE.get(group["visibility"]),
             "eviction policy": group["eviction_policy"],
+            "events enabled": enabled,
+            "last seen": last_seen,
         }
     )
-    if len(group["scopes"]) > 1:
-        now = client.get("clock")["now"]
-        rows = (
-            (
-                scope["name"],
-                str(scope["vms"]),
-                "yes" if scope["events_enabled"] else "no",
-                when(scope["last_seen_at"], now) or "never",
-            )
-            for scope in group["scopes"]
-        )
-        print_table(("scope", "VMs", "events enabled", "last seen"), rows, "")
+    if len(scopes) > 1:
+        print_table(("scope", "VMs", "events enabled", "last seen"), scopes, "")
 
 
 _VISIBLE = {"group": "events of their placement group", "own": "only their own events"}

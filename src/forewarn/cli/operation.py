@@ -71,8 +71,8 @@ def list_operations(everything: bool, todo: bool, client: ControlClient, **optio
         ]
 
     filters = {name: options[name] for name in ("vm", "group", "host", "type", "cause", "status")}
-    empty = "No matching operations." if any(filters.values()) else "No pending or started operations."
-    empty = "Nothing to do." if todo else "No operations." if everything else empty
+    empty = "Nothing to do." if todo else "No operations." if everything else "No pending or started operations."
+    empty = "No matching operations." if any(filters.values()) else empty
     print_list(client, "operations", {**filters, "all": everything, "todo": todo}, options, table, empty)
 
 

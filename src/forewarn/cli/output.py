@@ -125,6 +125,11 @@ def by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
+def count_of(number: int, what: str) -> str:
+    """Return a number of things: `1 VM`, `2 VMs`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def names(found: list[str], maximum: int = 5) -> str:
     """Join names. Of a longer list, show the first ones and the number of the others."""
     shown = ", ".join(found[:maximum])

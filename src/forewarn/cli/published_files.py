@@ -30,15 +30,20 @@ CHECK_SECONDS = 2.0
 class PublishedFiles:
     """Writes the files, and removes them at the end."""
 
-    def __init__(self, file: ServiceFile, *, is_name_fixed: bool) -> None:
-        """Take the file to write. If its name is not fixed, it gets a number when another service has the name."""
-        self.file = file
+    def __init__(self, file: ServiceFile, certificate: Callable[[], str], *, is_name_fixed: bool) -> None:
+        """Take the file to write. If its name is not fixed, it gets a number when another service has the name.
+
+        `certificate` returns the certificate in use.
+        """
+        self.file = file._replace(certificate=certificate())
+        self._certificate = certificate
         self._is_name_fixed = is_name_fixed
         self._folder = None if file.data == MEMORY else Path(file.data)
         self._entry: Path | None = None
         """The file in the registry."""
         self._unsaved_token = ""
         self._problems: dict[str, str] = {}
+        self._refreshing = asyncio.Lock()
 
     def register(self) -> None:
         """Take the name, before the service starts. Raises ServiceNameTaken."""
@@ -57,7 +62,8 @@ class PublishedFiles:
         self._try("admin token", self._write_token)
 
     def write_missing(self) -> None:
-        """Write the files that are missing."""
+        """Write the files that are missing, or that have another certificate than the one in use."""
+        self.file = self.file._replace(certificate=self._certificate())
         if self._entry is None or not self._is_written(self._entry):
             self._try("registry entry", self._register_again)
         if self._unsaved_token:
@@ -65,11 +71,16 @@ class PublishedFiles:
         if self._folder is not None and not self._is_written(self._folder / service_files.FILE):
             self._try("service file", self._write_file)
 
+    async def refresh(self) -> None:
+        """Write the files that are missing or out of date, in a thread."""
+        async with self._refreshing:
+            await asyncio.to_thread(self.write_missing)
+
     async def keep(self) -> None:
         """Write missing files again and again."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            await asyncio.to_thread(self.write_missing)
+            await self.refresh()
 
     def remove(self) -> None:
         """Remove the files. The admin token of a data folder stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,7 +73,7 @@ def command(file: str, cancel_pending: bool, yes: bool, data: str | None, server
     click.echo(f"Restored {folder} from {file}, with history up to row {sequence}.")
     if aside is not None:
         click.echo(f"The replaced database is {aside}.")
-    click.echo("Start the service with: forewarn up")
+    click.echo(f"Start the service with: forewarn up{f' --data {shlex.quote(data)}' if data else ''}")
 
 
 def _shown(operation: Any, due_at: datetime | None, now: datetime) -> dict[str, Any]:

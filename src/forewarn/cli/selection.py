@@ -115,6 +115,7 @@ def _problem() -> str:
         hint = (
             f" The service of this machine belongs to the user {owner}: sudo -u {owner} forewarn ..." if owner else ""
         )
-        return f"no service of this user is running.{hint}"
+        problem = service_files.registry_problem()
+        return f"{problem}." if problem else f"no service of this user is running.{hint}"
     others = list_services(known_services())
     return f"no running service uses {folder} (from FOREWARN_DATA)." + (f" Running: {others}." if others else "")

@@ -10,6 +10,7 @@ from forewarn.cli.client import proves_itself
 from forewarn.cli.output import print_json, print_table
 from forewarn.cli.selection import known_services
 from forewarn.system.http_client import connect, origin_of
+from forewarn.system.service_files import registry_problem
 
 if TYPE_CHECKING:
     from forewarn.system.service_files import ServiceFile
@@ -39,7 +40,9 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json({"services": [{column: each[column] for column in COLUMNS} for each in found]})
         return
-    print_table(COLUMNS, ([str(each[column]) for column in COLUMNS] for each in found), "No service is running.")
+    problem = registry_problem()
+    empty = f"Found no service: {problem}" if problem else "No service is running."
+    print_table(COLUMNS, ([str(each[column]) for column in COLUMNS] for each in found), empty)
 
 
 def _state(service: ServiceFile) -> str:

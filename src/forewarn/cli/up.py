@@ -22,7 +22,7 @@ import uvloop
 from forewarn import __version__
 from forewarn.assembly import Assembly
 from forewarn.cli.fleet import difference_lines, full_path, read_fleet_file
-from forewarn.cli.output import names
+from forewarn.cli.output import count_of, names
 from forewarn.cli.portal import portal_url
 from forewarn.cli.published_files import PublishedFiles
 from forewarn.cli.selection import default_services
@@ -33,7 +33,7 @@ from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.errors import ForewarnError, StoreFailed
 from forewarn.settings import default_name, without_password
-from forewarn.system.logs import LOG_LEVELS, configure_logging, get_logger
+from forewarn.system.logs import JSON, LOG_LEVELS, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
 from forewarn.system.standard_streams import discard, has_terminal
 from forewarn.system.systemd_notify import NOTIFY_VARIABLES, SystemdNotifier
@@ -104,13 +104,16 @@ async def serve(values: dict[str, Any], origins: dict[str, str]) -> None:
     ]
     try:
         systemd.ready()
-        _write_output(await service.greeting())
+        if values["log_format"] != JSON:  # a program that reads the log should get only JSON
+            _write_output(await service.greeting())
+        service.log_start()
         await stopped.wait()
     finally:
         systemd.stopping()
         for task in tasks:
             task.cancel()
         await service.stop()
+        _log.info("service_stopped", "The service has stopped.")
 
 
 async def _reload_forever(service: ForegroundService, systemd: SystemdNotifier, requested: asyncio.Event) -> None:
@@ -149,13 +152,17 @@ class ForegroundService:
         """The admin token of the token file."""
         self._applied: list[str] = []
         """What the fleet file has changed, for the first output."""
-        self._files = PublishedFiles(self._service_file(), is_name_fixed=bool(values["name"]))
+        certificate = self._all.certificate
+        self._files = PublishedFiles(
+            self._service_file(),
+            certificate.pem if certificate is not None else lambda: "",
+            is_name_fixed=bool(values["name"]),
+        )
         self._keeper: asyncio.Task[None] | None = None
 
     def _service_file(self) -> ServiceFile:
         data: str = self._values["data"]
         folder = None if data == MEMORY else Path(data).absolute()
-        certificate = self._all.certificate
         process = identify_process()
         device, inode = identify_folder(data) if folder else (0, 0)
         return ServiceFile(
@@ -163,7 +170,7 @@ class ForegroundService:
             control=self._all.control_url,
             metadata=self._all.metadata_url,
             token_file=str(folder / TOKEN_FILE) if folder else "",
-            certificate=full_path(certificate.path) if certificate else "",
+            certificate="",  # the published one may change
             data=str(folder or MEMORY),
             device=device,
             inode=inode,
@@ -248,13 +255,20 @@ class ForegroundService:
     async def reload(self) -> None:
         """Apply the fleet file if it has changed, and load the certificate. If one is invalid, keep the current one."""
         _log.info("reload_started", "SIGHUP: reloading the fleet file and the certificate.")
+        failed = []
         try:
             await self._reload_fleet()
         except Exception:  # noqa: BLE001 - the service continues with the old fleet
             _log.exception("fleet_reload_failed", "The fleet has not changed.", path=self._values["fleet"])
+            failed.append("fleet")
         if self._all.certificate is not None:
-            self._all.certificate.reload()
-        _log.info("reload_completed", "Reload completed. Other settings need a restart.")
+            if not self._all.certificate.reload():
+                failed.append("certificate")
+            await self._files.refresh()
+        if failed:
+            _log.error("reload_failed", "Reload failed. The old values stay in use.", failed=" and ".join(failed))
+        else:
+            _log.info("reload_completed", "Reload completed. Other settings need a restart.")
 
     async def _reload_fleet(self) -> None:
         source: str = self._values["fleet"]
@@ -273,7 +287,19 @@ class ForegroundService:
 
     def status(self) -> str:
         """Return one line for `systemctl status`."""
-        return f"{len(self._engine.fleet.vms)} VMs; control API at {self._all.control_url}"
+        return f"{count_of(len(self._engine.fleet.vms), 'VM')}; control API at {self._all.control_url}"
+
+    def log_start(self) -> None:
+        """Log that the service is ready. The log must not have the one-time link of the portal."""
+        _log.info(
+            "service_started",
+            "The service is ready.",
+            version=__version__,
+            name=self._files.file.name,
+            metadata=self._all.metadata_url,
+            control=self._all.control_url,
+            vms=len(self._engine.fleet.vms),
+        )
 
     async def greeting(self) -> str:
         """Return the first output: what the fleet file has changed, the addresses, and commands to try."""
@@ -303,7 +329,7 @@ def greeting(values: dict[str, Any], service: ServiceFile, fleet: Fleet, metadat
     cli, selection = _command_line(), _selection(service)
     portal = f"{cli} portal{selection}"
     lines = [
-        f"Forewarn {__version__} is running with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
+        f"Forewarn {__version__} is running with {count_of(len(fleet.vms), 'VM')}.",
         f"  name      {service.name}",
         f"  metadata  {metadata}",
         f"  control   {service.control}",

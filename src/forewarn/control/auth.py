@@ -118,8 +118,10 @@ class WrongTokens:
         """Send all delayed responses now."""
         self._stopping.set()
 
-    async def slow_down(self, scope: Scope, receive: Receive) -> None:
+    async def slow_down(self, scope: Scope, receive: Receive, error: BadToken) -> None:
         """Record a request with a wrong token. Return when its response can be sent, or the client is gone."""
+        scope["state"]["rejected"] = error
+        name = error.fields.get("name")
         address = (scope.get("client") or ("",))[0]
         now, self.count = real_seconds(), self.count + 1
         burst = FREE_ATTEMPTS * ATTEMPT_SECONDS
@@ -127,8 +129,9 @@ class WrongTokens:
         self._busy_until[address] = min(busy_until, now + burst + MAX_DELAY_SECONDS)
         if len(self._busy_until) > MAX_ADDRESSES:
             del self._busy_until[next(iter(self._busy_until))]
-        if self._warnings.allows(address, now):
-            _log.warning("wrong_token", "A request had a wrong token.", address=address)
+        if self._warnings.allows(f"{address} {name}", now):
+            reason = type(error).__name__
+            _log.warning("wrong_token", "A request had a wrong token.", token=name, reason=reason, address=address)
         delay = self._busy_until[address] - now - burst
         if delay > 0:
             await self._wait(delay, receive)
@@ -233,7 +236,7 @@ class Authenticator:
             found = self._caller(scope)
         except BadToken as error:
             if type(error) is not BadToken:  # it has a token, and a wrong one
-                await self._wrong_tokens.slow_down(scope, receive)
+                await self._wrong_tokens.slow_down(scope, receive, error)
             await unauthorized(error)(scope, receive, send)
             return
         except ForeignOrigin as error:

@@ -104,11 +104,13 @@ class HistoryControl:
         )
         since, until = self._period(query)
         if since is not None and until is not None and since > until:
-            problem = (
-                f"{query.since or query.during!r} is not before {query.until or query.during!r}, so nothing matches"
-            )
+            problem = f"{query.since or query.during!r} is after {query.until or query.during!r}, so nothing can match"
             allowed = "a time before until, and within during"
             raise BadParameter(parameter="since", problem=problem, allowed=allowed)
+        if since is not None and since > self._engine.clock.now():
+            name = "since" if query.since else "during"
+            problem = f"{getattr(query, name)!r} is in the future, so nothing can match"
+            raise BadParameter(parameter=name, problem=problem, allowed="a time in the past")
         check = NameCheck(self._engine, tenant)
         await check.vm(query.vm)
         await check.groups(() if tenant.group else history_filter.groups)
@@ -134,7 +136,7 @@ class HistoryControl:
         try:
             return parse_past_time(text, self._engine.clock.now()) if text else None
         except ValueError:
-            problem = f"{text!r} is not a time in the past. Write {A_PAST_TIME}"
+            problem = f"{text!r} is not a time. Write {A_PAST_TIME}"
             raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_TIME) from None
 
 

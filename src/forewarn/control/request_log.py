@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from forewarn.core.access import Token
+    from forewarn.errors import BadToken
 
 _log = get_logger(__name__)
 
@@ -47,18 +48,20 @@ class RequestLog:
             await self._app(scope, receive, counting_send)
         finally:
             token: Token | None = scope["state"].get("token")
+            rejected: BadToken | None = scope["state"].get("rejected")
             address = scope["client"][0] if scope["client"] else ""
             method, path = scope["method"], scope["path"]
             if may_be_audited and not scope["state"].get("public"):
                 _log.info(
                     "control_request",
                     "Request to the control API.",
-                    token=token and token.name,
+                    token=token.name if token else rejected and rejected.fields.get("name"),
                     role=token and token.role.value,
                     address=address,
                     method=method,
                     path=path,
                     status=status,
+                    **({"reason": type(rejected).__name__} if rejected else {}),
                 )
             if self._has_access_log:
                 caller = token.name if token is not None else ""

@@ -59,26 +59,25 @@ class Certificate:
         """Reload the files if they have changed."""
         self.reload(only_if_changed=True)
 
-    def reload(self, *, only_if_changed: bool = False) -> None:
-        """Load the files, for new connections. If they are not valid, keep the current certificate."""
+    def reload(self, *, only_if_changed: bool = False) -> bool:
+        """Load the files, for new connections. If they are not valid, keep the current certificate, return False."""
         try:
             versions = self._file_versions()
             if only_if_changed and versions == self._loaded_versions:
-                return
+                return True
             # A new context: an existing one would keep the old key beside the new one.
             self._current = self._load()
         except BadCertificate as error:
             _log.warning("certificate_reload_failed", "Keeping the current certificate.", error=str(error))
-        else:
-            self._loaded_versions = versions
-            _log.info("certificate_reloaded", "Loaded the certificate. New connections use it.", path=self.path)
-            self.on_reload()
+            return False
+        self._loaded_versions = versions
+        _log.info("certificate_reloaded", "Loaded the certificate. New connections use it.", path=self.path)
+        self.on_reload()
+        return True
 
     def pem(self) -> str:
-        """Return the certificate without its key."""
-        text = Path(self.path).read_text("ascii", errors="replace")
-        end = "-----END CERTIFICATE-----"
-        return text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)]
+        """Return the certificate in use, without its chain and its key."""
+        return self._pem
 
     def _file_versions(self) -> list[tuple[int, int]]:
         try:
@@ -96,10 +95,19 @@ class Certificate:
         try:
             # An empty password, because OpenSSL would ask for one on the terminal.
             context.load_cert_chain(self.path, self._key or None, password="")
+            self._pem = _first_certificate(Path(self.path).read_text("ascii", errors="replace"))
         except (OSError, ValueError) as error:
             problem = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
             raise BadCertificate(path=" and ".join(map(str, self._files)), problem=problem) from error
         return context
+
+
+def _first_certificate(text: str) -> str:
+    """Return the first certificate of a PEM file. Raises ValueError."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    if begin not in text or end not in text:
+        raise ValueError(f"it has no {begin}")
+    return text[text.index(begin) : text.index(end) + len(end)]
 
 
 # --- The server -----------------------------------------------------------------------------------

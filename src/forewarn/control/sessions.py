@@ -138,8 +138,8 @@ class SessionControl:
                 session = await self._engine.execute(create_session, parent, *given)
             else:
                 session = await self._engine.execute(exchange_link, hash_of(body.code or ""), *given)
-        except BadToken:
-            await self._wrong_tokens.slow_down(request.scope, request.receive)
+        except BadToken as error:
+            await self._wrong_tokens.slow_down(request.scope, request.receive, error)
             raise
         request.state.token = session._replace(name=session.parent)  # for the log
         response = json_response(self._shape(request.state.token), 201)

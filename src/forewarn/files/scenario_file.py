@@ -146,7 +146,7 @@ def _read_within(entry: TomlTable, kind: str) -> timedelta:
     if "within" in entry and kind != "until" and entry.is_right("until"):
         entry.report("Is only for steps with until. Omit it, or add until.", "within")
     if kind == "until" and "within" not in entry:
-        entry.report('Is missing. Write the maximum time to wait, like within = "15m".', "within")
+        entry.report('It is missing. Write the maximum time to wait, like within = "15m".', "within")
     return _positive(entry, "within") or ScenarioStep().within
 
 
@@ -166,7 +166,7 @@ def _read_options(entry: TomlTable, do: str, vms: int) -> StepOptions:
                 takes = f"A user requests a {do}, and Azure describes such operations itself. {takes}"
             entry.report(f"Is not allowed here. {takes}", key)
     if do == "postpone" and "by" not in entry:
-        entry.report('Is missing. Write by how much to postpone, like by = "30m".', "by")
+        entry.report('It is missing. Write by how much to postpone, like by = "30m".', "by")
     types = {name.lower(): name for name in EVENT_TYPES}
     event_type = entry.text("type")
     if event_type and event_type.lower() not in types:

@@ -339,7 +339,7 @@ class TomlTable:
     def required_text(self, key: str, remedy: str) -> str:
         """Return a required string; `remedy` is the hint if it is missing."""
         if key not in self._values:
-            self.report(f"Is missing. {remedy}", key)
+            self.report(f"It is missing. {remedy}", key)
         return self.text(key)
 
     def choice(self, key: str, allowed: Collection[str], default: str) -> str:

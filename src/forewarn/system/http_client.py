@@ -26,13 +26,13 @@ class Origin(NamedTuple):
 
 
 def origin_of(url: str, certificate: str = "") -> Origin:
-    """Return the origin of a URL. With https, trust the system's authorities, or only the given certificate."""
+    """Return the origin of a URL. With https, trust the system's authorities, or only this certificate (PEM)."""
     parts = urlsplit(url)
     if parts.scheme != "https":
         return Origin(parts.hostname or "", parts.port or 80)
-    context = ssl.create_default_context(cafile=certificate or None)
+    context = ssl.create_default_context(cadata=certificate or None)
     if certificate:
-        # It is the service's own certificate file, so its name and issuer do not matter.
+        # It is the service's own certificate, so its name and issuer do not matter.
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return Origin(parts.hostname or "", parts.port or 443, context)

@@ -147,7 +147,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         words = [_time(record, "seconds"), record.levelname, f"{_event_name(record)}:", _message(record)]
-        words += [f"{name}={_text_value(value)}" for name, value in _fields(record).items()]
+        words += [f"{name}={text_value(value)}" for name, value in _fields(record).items()]
         line = printable(" ".join(words))
         if trace := _trace(record):
             line = "\n    ".join([line, *map(printable, trace.splitlines())])
@@ -205,7 +205,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def _text_value(value: object) -> str:
+def text_value(value: object) -> str:
     """`pager`, `1.5`, `true`, `a,b`; in quotes if it has blanks, quotes or control characters, or is empty."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

@@ -37,7 +37,7 @@ class ServiceFile(NamedTuple):
     metadata: str
     token_file: str
     certificate: str
-    """The file with the TLS certificate of the control API, if it has one."""
+    """The TLS certificate of the control API that is in use, as PEM. Empty: it has none."""
     data: str
     """The data folder, or `:memory:`."""
     device: int
@@ -136,11 +136,13 @@ def _check_private(folder: Path) -> None:
     """Raise OSError if others could have made the folder, or can change it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(None, f"{folder} is not a folder")
+        raise NotADirectoryError(None, f"{folder} is not a folder", str(folder))
     if found.st_uid != os.geteuid():
-        raise PermissionError(None, f"{folder} belongs to another user")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(None, f"other users can access {folder}; its mode must be 0700")
+        raise PermissionError(None, f"{folder} belongs to another user", str(folder))
+    if (mode := stat.S_IMODE(found.st_mode)) & 0o077:
+        raise PermissionError(
+            None, f"other users can access {folder} (mode {mode:04o}). Run: chmod 0700 {folder}", str(folder)
+        )
 
 
 @contextmanager
@@ -162,6 +164,18 @@ def _entries() -> Iterator[tuple[Path, ServiceFile]]:
                 file = read(path)
                 if file is not None:
                     yield path, file
+
+
+def registry_problem() -> str:
+    """Return why a folder of the registry is not used, if other users could have changed it."""
+    for folder in registry_folders():
+        try:
+            _check_private(folder)
+        except PermissionError as error:
+            return error.strerror or str(error)
+        except OSError:  # there is no such folder yet
+            continue
+    return ""
 
 
 def registered() -> list[ServiceFile]:

@@ -90,7 +90,7 @@ class ServiceClient(ABC):
     @property
     @abstractmethod
     def certificate(self) -> str:
-        """The file with the certificate of the control API, or an empty string if it has none."""
+        """The certificate of the control API as PEM, or an empty string if it has none."""
 
     @property
     @abstractmethod

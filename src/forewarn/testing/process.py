@@ -26,7 +26,8 @@ __tracebackhide__ = True
 
 STOP_SECONDS = 30
 READY_LINE = "Try in another terminal"
-"""The start of the line that the service writes when it is ready."""
+"""The start of a line that the service writes when it is ready. With JSON logs, it writes only the log entry."""
+READY_ENTRY = '"event": "service_started"'
 
 
 class ProcessOutput:
@@ -44,7 +45,7 @@ class ProcessOutput:
         with self._stream:
             for line in self._stream:
                 self._lines.append(line)
-                if line.startswith(READY_LINE):
+                if line.startswith(READY_LINE) or READY_ENTRY in line:
                     self.is_ready = True
                     self._known.set()
         self._known.set()
@@ -96,7 +97,7 @@ class ServiceProcess(ServiceClient):
 
     def start(self, *arguments: str, **variables: str) -> Self:
         """Start it with these arguments and variables, and wait until it is ready. If it ends before that, an error
-        shows its output."""
+        shows its output. JSON logs need the level info or debug: without them, nothing says that it is ready."""
         if self.process is not None:
             if self.process.poll() is None:
                 raise AlreadyRunning

@@ -137,7 +137,8 @@ class RunningService:
 
     @property
     def certificate(self) -> str:
-        return str(self._settings["tls_certificate"])
+        found = self.assembly.certificate
+        return found.pem() if found is not None else ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -160,7 +161,7 @@ class RunningService:
             control=self.control_url,
             metadata=self.metadata_url,
             token_file=self._token_file,
-            certificate=str(Path(self.certificate).absolute()),
+            certificate=self.certificate,
             data=folder,
             device=device,
             inode=inode,

@@ -110,7 +110,7 @@ def parser() -> AgentParser:
         "The VM needs nothing else: python3 forewarn-agent.pyz run --config agent.toml",
         "forewarn agent bundle --output forewarn-agent.pyz",
     )
-    parser.add_argument("--output", metavar="FILE", default=OUTPUT, help=f"file to write (default: {OUTPUT})")
+    parser.add_argument("--output", "--out", metavar="FILE", default=OUTPUT, help=f"file to write (default: {OUTPUT})")
     return parser
 
 

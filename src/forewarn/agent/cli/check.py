@@ -34,7 +34,7 @@ def parser() -> AgentParser:
     parser.add_argument("file", nargs="?", metavar="FILE", help="the policy file, as with --config")
     add_common_options(parser)
     parser.add_argument(
-        "--here", action="store_true", help="also check programs, units, sockets and the VM name on this machine"
+        "--here", action="store_true", help="also check programs, units, sockets, endpoint and VM name on this machine"
     )
     parser.add_argument("--strict", action="store_true", help="exit with code 2 if there is a warning")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -54,7 +54,7 @@ def run(options: Namespace) -> int:
         problem = f"Name the policy file with --config FILE or {CONFIG_VARIABLE}."
         raise BadCommandLine(problem=problem, program="forewarn agent check")
     config = load_config(path)
-    here = [*problems_here(config), *_name_problems(resolve_options(options, config))] if options.here else []
+    here = [*problems_here(config), *_endpoint_problems(resolve_options(options, config))] if options.here else []
     if options.json:
         import json
 
@@ -63,24 +63,27 @@ def run(options: Namespace) -> int:
         sys.stdout.writelines(f"{printable(line)}\n" for line in explain(config, here))
     if options.strict and (count := len(config_warnings(config)) + len(here)):
         sys.stdout.flush()
-        raise PolicyHasWarnings(source=config.source, count=count)
+        raise PolicyHasWarnings(source=config.source, warnings=f"{count} warning{'s' if count > 1 else ''}")
     return 0
 
 
-def _name_problems(options: ResolvedOptions) -> Iterator[str]:
-    """Compare a given VM name with the endpoint's. This does not enable Scheduled Events for the VM."""
+def _endpoint_problems(options: ResolvedOptions) -> Iterator[str]:
+    """Try a given endpoint, and compare a given VM name with the endpoint's. This does not enable Scheduled Events.
+
+    Without both, nothing is sent: a policy is often written on a machine that is not a VM.
+    """
     from forewarn.agent.client import Client
     from forewarn.agent.identity import GIVEN, MachineIdentity
 
     given = options.vm_name.value.strip()
-    if not given:
+    if not given and not options.endpoint.value:
         return
     try:
         with Client(options.endpoint.value, given) as client:
             name = client.request_name()
     except EndpointError as error:
-        yield f"cannot compare the VM name {given!r} with the endpoint's: {error}"
+        yield f"cannot compare the VM name {given!r} with the endpoint's: {error}" if given else str(error)
         return
-    if name and not MachineIdentity(given, GIVEN).listed_as((name,)):
+    if given and name and not MachineIdentity(given, GIVEN).listed_as((name,)):
         remedy = "Correct the name, or remove it: the agent then uses the endpoint's name."
         yield f"the VM name is {given!r} (from {options.vm_name.origin}), but the endpoint's is {name!r}. {remedy}"

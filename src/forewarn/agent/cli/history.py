@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.agent.cli.options import AgentParser, add_common_options, config_path, load_config, resolve_options
 from forewarn.agent.history import read_history
 from forewarn.errors import NotPermitted
+from forewarn.system.logs import text_value
 from forewarn.system.printable import printable
 
 if TYPE_CHECKING:
@@ -47,6 +48,6 @@ def run(options: Namespace) -> int:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    fields = "".join(f" {name}={value}" for name, value in entry.items() if name not in _SHOWN_FIRST)
+    fields = "".join(f" {name}={text_value(value)}" for name, value in entry.items() if name not in _SHOWN_FIRST)
     about = f"{entry.get('event_type')} {entry.get('event_id')}"
     return f"{str(entry.get('time'))[:19]}Z  {about}  {entry.get('message')}{fields}"

@@ -25,6 +25,7 @@ STATE_VARIABLE = "FOREWARN_AGENT_STATE"
 SYSTEMD_STATE_VARIABLE = "STATE_DIRECTORY"
 FOLDER_NAME = "forewarn-agent"
 _PREFIX = "FOREWARN_"
+_OWN_PREFIX = "AGENT_"
 _VARIABLES = tuple(
     name.removeprefix(_PREFIX) for name in (CONFIG_VARIABLE, ENDPOINT_VARIABLE, VM_NAME_VARIABLE, STATE_VARIABLE)
 )
@@ -87,9 +88,17 @@ def add_common_options(parser: AgentParser) -> None:
 
 
 def mistyped_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield a warning for each variable whose name is near one of the agent. The agent would ignore it silently."""
+    """Yield a warning for each unknown variable that seems to be for the agent: the agent ignores it.
+
+    The service has many other variables, and the agent does not know them.
+    """
     for name in sorted(name.removeprefix(_PREFIX) for name in environment if name.startswith(_PREFIX)):
-        if name not in _VARIABLES and (hint := nearest(name, _VARIABLES, prefix=_PREFIX)):
+        if name in _VARIABLES:
+            continue
+        hint = nearest(name, _VARIABLES, _PREFIX)
+        if name.startswith(_OWN_PREFIX):
+            hint = hint or nearest(name.removeprefix(_OWN_PREFIX), _VARIABLES, _PREFIX)
+        if hint or name.startswith(_OWN_PREFIX):
             yield f"the variable {_PREFIX}{name} has no effect.{hint}"
 
 

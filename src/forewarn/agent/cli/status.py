@@ -63,7 +63,8 @@ def _polling(polling: Mapping[str, Any]) -> str:
     if ago is None:
         return "no response yet"
     long_poll = ", long poll" if polling.get("long_poll") else ""
-    return f"{polling.get('responses', 0):,} responses, last {_duration(ago)} ago{long_poll}"
+    responses = polling.get("responses", 0)
+    return f"{responses:,} response{'s' if responses != 1 else ''}, last {_duration(ago)} ago{long_poll}"
 
 
 def _events(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:
@@ -92,6 +93,8 @@ def _event(event: Mapping[str, Any], now: datetime | None) -> list[str]:
     rule = event.get("rule")
     lines.append(f"  rule       {rule or 'no rule matches'}")
     lines.append(f"  phase      {event.get('phase') or 'unknown'}")
+    if event.get("failure"):
+        lines.append(f"  failed     {event['failure']}")
     lines += [f"  {_step(step)}" for step in event.get("steps") or []]
     if approval := event.get("approval"):
         lines.append(f"  approval   {_approval(approval, now)}")
@@ -124,8 +127,16 @@ def _when(time: str | None, now: datetime | None, *, with_time: bool = True) -> 
 
 def _totals(snapshot: Mapping[str, Any]) -> list[str]:
     counts = snapshot.get("counts") or {}
-    totals = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    totals = ", ".join(f"{count} {_FAILURES.get(name, name)}" for name, count in counts.items() if count)
     return ["", f"Since the agent started: {totals}."] if totals else []
+
+
+_FAILURES = {
+    "prepare failed": "failed to prepare",
+    "undo failed": "failed to undo",
+    "approve failed": "failed to approve",
+}
+"""Counts in words. Their names are those of the status page."""
 
 
 def _duration(seconds: float) -> str:
@@ -162,7 +173,7 @@ def run(options: Namespace) -> int:
         snapshot = _recorded_work(folder)
     if options.json:
         sys.stdout.write(json.dumps({"running": running, **snapshot}, indent=2) + "\n")
-    else:
+    elif running or snapshot["events"]:
         now = from_text(snapshot["now"]) if snapshot.get("now") else None
         sys.stdout.writelines(f"{line}\n" for line in status_lines(snapshot, now))
         sys.stdout.flush()

@@ -32,7 +32,7 @@ class CommandHandler(Handler):
         self._prepare, self._undo = read_argv(options, "prepare"), read_argv(options, "undo")
         if not self._prepare and not self._undo and options.is_right("prepare", "undo"):
             options.report(
-                'Is missing. Give prepare, undo or both, for example ["systemctl", "stop", "web"].', "prepare"
+                'It is missing. Give prepare, undo or both, for example ["systemctl", "stop", "web"].', "prepare"
             )
         self._environment = dict(options.text_table("environment"))
         for name, value in self._environment.items():

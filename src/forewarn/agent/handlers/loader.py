@@ -26,7 +26,7 @@ def make_handler(options: TomlTable, kind: str, file: str, config_folder: Path) 
     if kind and file:
         options.report("Give either kind or file.", "file")
     elif not kind and not file and options.is_right("file"):
-        problem = f"Is missing. Write one of {', '.join(kinds())}, or give the `file` of your own handler."
+        problem = f"It is missing. Write one of {', '.join(kinds())}, or give the `file` of your own handler."
         options.report(problem, "kind")
     if not options.is_right("kind", "file"):
         return None
