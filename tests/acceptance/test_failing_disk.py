@@ -83,7 +83,7 @@ def test_a_rejected_approval_does_not_appear_after_a_crash(service: ServiceProce
         refused = service.approve(event)
     assert refused.status == 503
     assert refused.headers["retry-after"] == "2"
-    assert NOTHING_CHANGED in service.output
+    service.until_output(NOTHING_CHANGED)
     restart(service)
     assert [found["EventStatus"] for found in service.document()["Events"]] == ["Scheduled"]
 
@@ -114,7 +114,7 @@ def test_if_the_log_cannot_be_repaired_the_outcome_is_unknown_and_no_change_is_a
     with disk.fail(Failure("sync", times=ALWAYS)):
         unknown = service.approve(event)
         assert unknown.status == 503
-        assert UNKNOWN in service.output
+        service.until_output(UNKNOWN)
         rejected = create_token(service, "rejected")
         assert rejected.status == 503
         assert NOTHING_CHANGED in rejected.json()["detail"], "it was not tried"

@@ -357,8 +357,8 @@ def test_the_leader_steps_down_and_the_commands_show_it(cluster: Cluster) -> Non
     assert cluster.leader() is second
     one = json.loads(second.cli("node", "show", "node-1", "--json").stdout)
     assert (one["role"], one["epoch"]) == ("leader", 2)
-    assert "node_leads" in second.output
-    assert "node_follows" in first.output
+    second.until_output("node_leads")
+    first.until_output("node_follows")
     metrics = second.control("GET", "/metrics").body.decode()
     assert "\nforewarn_node_leads 1.0\n" in metrics
     assert "\nforewarn_node_epoch 2.0\n" in metrics
@@ -377,6 +377,7 @@ def test_a_node_with_a_wrong_clock_does_not_lead_and_says_so(cluster: Cluster, t
     assert (answer.status, problem[:31]) == (503, "The clock of this node is at 20"), problem
     assert second.get_json("/v1/nodes")["problem"].startswith("The clock of this node is at")
     assert "has a problem: The clock of this node" in second.cli("node", "list").stderr
+    second.until_output("clock_differs")
     assert second.output.count("clock_differs") == 1
     first.kill()
     for _ in range(LONGEST_WAIT_SECONDS):
@@ -448,7 +449,7 @@ def test_a_node_that_is_too_far_behind_loads_the_state_again(
     second.relay.mend()
     cluster.until_equal()
     assert documents(first) == documents(second)
-    assert "state_reloaded" in second.output
+    second.until_output("state_reloaded")
     assert second.list_all("/v1/history") == first.list_all("/v1/history")
 
 
@@ -550,10 +551,7 @@ def test_other_nodes_trust_a_renewed_certificate(cluster: Cluster, tmp_path: Pat
     for node in (first, second):
         assert node.process is not None
         node.process.send_signal(signal.SIGHUP)
-        for _ in range(LONGEST_WAIT_SECONDS * 10):
-            if "certificate_reloaded" in node.output:
-                break
-            threading.Event().wait(0.1)
+        node.until_output("certificate_reloaded")
     second.stop()
     second.up(*options)
     assert second.role == "follower"

@@ -171,7 +171,7 @@ def test_with_a_full_disk_changes_get_503_and_reads_work(make_service: Callable[
     refused = service.approve(event)
     assert refused.status == 503
     assert refused.json()["error"] == "Service unavailable. Try again in a while."
-    assert "Cannot write the change" in service.output, "the reason is for operators"
+    service.until_output("Cannot write the change")  # the reason is for operators
     assert service.control("POST", "/v1/operations", {"cause": "redeploy", "vms": ["one"]}).status == 503
     assert service.request(source="127.0.0.2").status == 503, "enabling must be on disk before its first answer"
     document = service.document()

@@ -36,6 +36,7 @@ class ProcessOutput:
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._lines: list[str] = []
+        self._more = threading.Condition()
         self.is_ready = False
         self._known = threading.Event()
         self._thread = threading.Thread(target=self._read, name="forewarn-output", daemon=True)
@@ -44,7 +45,9 @@ class ProcessOutput:
     def _read(self) -> None:
         with self._stream:
             for line in self._stream:
-                self._lines.append(line)
+                with self._more:
+                    self._lines.append(line)
+                    self._more.notify_all()
                 if line.startswith(READY_LINE) or READY_ENTRY in line:
                     self.is_ready = True
                     self._known.set()
@@ -54,6 +57,11 @@ class ProcessOutput:
         """Wait until the service is ready. Return False if it ends before that."""
         self._known.wait()
         return self.is_ready
+
+    def wait_for(self, text: str) -> bool:
+        """Wait until the output contains a text. Return False if it does not for a while."""
+        with self._more:
+            return self._more.wait_for(lambda: text in self.text, STOP_SECONDS)
 
     def close(self) -> None:
         """Wait until all output is read. A child of the service can keep the pipe open, so the wait has a limit."""
@@ -90,6 +98,11 @@ class ServiceProcess(ServiceClient):
     def output(self) -> str:
         """Everything that it has written since its last start, with its log."""
         return self._output.text if self._output is not None else ""
+
+    def until_output(self, text: str) -> None:
+        """Wait until the output contains a text. A line of the log can arrive after the response that it is about."""
+        if self._output is None or not self._output.wait_for(text):
+            raise AssertionError(f"{text!r} is not in the output: {self.output}")
 
     @property
     def data(self) -> str:
