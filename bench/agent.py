@@ -174,8 +174,8 @@ def _start_agent(
         f'[handler.report]\nkind = "command"\nprepare = {command}\n'
     )
     arguments = ["run", "--config", str(config), "--state", str(_state_folder(service, name)), "--log", "json"]
-    environment = {
-        **service.environment,
+    environment = {  # not the variables of the service, which the agent would compare with its own
+        **{name: value for name, value in service.environment.items() if not name.startswith("FOREWARN_")},
         "FOREWARN_ENDPOINT": f"http://{service.metadata[0]}:{service.metadata[1]}",
         "FOREWARN_VM_NAME": POLLER,
     }

@@ -79,6 +79,7 @@ def _approvals(context: Context, server: PostgresServer, leader: Service, follow
     for name, goal, plan_for in (("one client", 0.4, _plan_for_one), ("64 clients", 1.0, _plan_for_many)):
         ratios, rates, plain_rates = [], [], []
         for _ in range(context.rounds):
+            _wait_until_done(leader)
             plan = plan_for(leader)
             _wait_until_equal(leader, follower)
             rates.append(_approve(context, follower, plan)["per_second"])
@@ -91,6 +92,13 @@ def _approvals(context: Context, server: PostgresServer, leader: Service, follow
         )
         raw[name] = {"rates": spread(rates), "plain": spread(plain_rates), "ratio": spread(ratios)}
     return rows, raw
+
+
+def _wait_until_done(service: Service) -> None:
+    """Wait until the work of the last round is done: until then, a VM cannot be restarted again."""
+    with closing(service.control()) as control:
+        while control.call("GET", "/v1/operations?todo=true")["operations"]:
+            time.sleep(0.05)
 
 
 def _wait_until_equal(leader: Service, follower: Service) -> None:
