@@ -351,11 +351,11 @@ class Forwarder(Protocol):
     def is_certain(self) -> bool:
         """Whether this node leads, and its lease has not ended."""
 
-    def has_commits_until(self, seconds: float) -> bool:
-        """Whether this node certainly has every commit that another node had at this time, in seconds since boot."""
+    async def catch_up(self, is_behind: Callable[[], bool]) -> bool:
+        """Wait for what a client knows from another node, for a second at most.
 
-    async def wait_for_change(self, seconds: float) -> None:
-        """Wait until commits of the leader were applied, at most this long."""
+        Returns whether this node certainly has every commit that another node had when the wait began.
+        """
 
 
 class WorkOrder(NamedTuple):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from forewarn.stores.postgresql_server import PostgresqlServer
 from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -16,9 +17,18 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from forewarn.ports import Store
-    from postgresql import SharedStore
+    from postgresql import PostgresServer, SharedStore
 
     MakeStore = Callable[[], AbstractContextManager[Store]]
+
+
+@pytest.fixture
+def server(postgresql: PostgresServer, schema: str) -> Iterator[PostgresqlServer]:
+    """A prepared schema of its own."""
+    made = PostgresqlServer(postgresql.url, schema)
+    made.prepare()
+    yield made
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
 @pytest.fixture(params=["file", "memory", "postgresql"])

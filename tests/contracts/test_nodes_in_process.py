@@ -37,7 +37,7 @@ from forewarn.stores.postgresql_server import PostgresqlServer
 from forewarn.system.sockets import address_of, open_socket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from datetime import datetime
 
     from starlette.requests import Request
@@ -51,14 +51,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 LONGEST_WAIT_SECONDS = 30
 NOWHERE = "host=127.0.0.1 port=1 user=x dbname=x"
-
-
-@pytest.fixture
-def server(postgresql: PostgresServer, schema: str) -> Iterator[PostgresqlServer]:
-    made = PostgresqlServer(postgresql.url, schema)
-    made.prepare()
-    yield made
-    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
 class SlowMembership(PostgresqlMembership):

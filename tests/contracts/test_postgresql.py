@@ -37,14 +37,6 @@ if TYPE_CHECKING:
 NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 
 
-@pytest.fixture
-def server(postgresql: PostgresServer, schema: str) -> Iterator[PostgresqlServer]:
-    made = PostgresqlServer(postgresql.url, schema)
-    made.prepare()
-    yield made
-    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
-
-
 class Node:
     """A node with its connections."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from forewarn.clock import seconds_since_boot
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
 from forewarn.delivery.live_topics import LiveTopics
 from forewarn.engine.history import SCAN_ROWS
@@ -96,8 +95,6 @@ RELEASE_SECONDS = 2.0
 PAGE_ROWS = 200
 PART_BYTES = 16_384
 """Approximate size of a write. A client that does not read costs about this much memory."""
-CATCH_UP_SECONDS = 1.0
-"""How long a node waits for a row that a client knows from another node."""
 KEEP_ALIVE_SECONDS = 15.0
 """Seconds without a row after which a comment is sent. Real time, also with a virtual clock."""
 
@@ -221,15 +218,10 @@ class Feed:
 
         Only if it has every commit of that time, no node has ever sent this row.
         """
-        forwarder, began_at = self._engine.forwarder, seconds_since_boot()
-        is_behind = forwarder is not None
-        while forwarder is not None and is_behind and after > self.records.newest:
-            is_behind = not forwarder.has_commits_until(began_at)
-            left = began_at + CATCH_UP_SECONDS - seconds_since_boot()
-            if is_behind and left <= 0:
-                raise NodeBehind(after=after, newest=self.records.newest)
-            if is_behind:
-                await forwarder.wait_for_change(left)
+        forwarder = self._engine.forwarder
+        has_every_commit = forwarder is None or await forwarder.catch_up(lambda: after > self.records.newest)
+        if after > self.records.newest and not has_every_commit:
+            raise NodeBehind(after=after, newest=self.records.newest)
         if after > self.records.newest:
             raise UnknownHistoryRow(after=after, newest=self.records.newest)
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from forewarn.clock import real_seconds, seconds_since_boot
+from forewarn.clock import real_seconds
 from forewarn.errors import ForewarnError, NotLeading, Unavailable
 from forewarn.metadata import fixed_responses, instance
 from forewarn.metadata.fixed_responses import Response, error_response
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 _warnings = OncePerMinute()
 
-CATCH_UP_SECONDS = 1.0
-"""How long a node that follows waits for a document that a client knows from another node."""
 INSTANCE_PATH = "/metadata/instance"
 VERSIONS_PATH = "/metadata/versions"
 APPROVED = rendered(Response(200))
@@ -209,17 +207,17 @@ class Routes:
         If it gets neither, it responds that it knows nothing newer, never with an older document. Only if it has every
         commit of that time, no node has ever sent this tag.
         """
-        forwarder, began_at = self._engine.forwarder, seconds_since_boot()
-        while forwarder is not None and (left := began_at + CATCH_UP_SECONDS - seconds_since_boot()) > 0:
+        forwarder = self._engine.forwarder
+
+        def knows_newer() -> bool:
             page = self._documents.find(caller.scope, poll.version)
-            if page is None or not is_newer(poll.if_none_match, page.tag) or forwarder.has_commits_until(began_at):
-                break
-            await forwarder.wait_for_change(left)
+            return page is not None and is_newer(poll.if_none_match, page.tag)
+
+        is_behind = forwarder is not None and not await forwarder.catch_up(knows_newer)
         found = request.connection.find_caller()
         if found is None:
             return rendered(fixed_responses.NOT_A_VM)
         page = self._documents.find(found.scope, poll.version)
-        is_behind = forwarder is not None and not forwarder.has_commits_until(began_at)
         if page is not None and is_behind and is_newer(poll.if_none_match, page.tag):
             tag = newest_tag(poll.if_none_match, page.tag)
             return RenderedResponse(304, not_modified_response(tag).head, poll.applied, b"")

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.clock import real_seconds
+from forewarn.clock import real_seconds, seconds_since_boot
 from forewarn.core.durations import from_text, to_text
 from forewarn.errors import (
     ForewarnError,
@@ -41,6 +41,8 @@ ANSWER_SECONDS = 60.0
 """How long a change that cannot be repeated waits for the answer. A test of a webhook, or a large fleet, takes long."""
 APPLY_SECONDS = 5.0
 """How long the answer to a committed change waits until this node has applied it."""
+CATCH_UP_SECONDS = 1.0
+"""How long a node that is behind waits for what a client knows from another node."""
 RETRY_SECONDS = 0.2
 GRACE_SECONDS = 0.5
 """An earlier leader has this long to answer what it got."""
@@ -136,9 +138,18 @@ class NodeForwarder:
             return self.is_certain and not self.engine.is_committing_since(seconds)
         return self._node.caught_up_at >= seconds
 
-    async def wait_for_change(self, seconds: float) -> None:
-        """Wait until commits of the leader were applied, at most this long."""
-        await self._node.wait_for_change(seconds)
+    async def catch_up(self, is_behind: Callable[[], bool]) -> bool:
+        """Wait for what a client knows from another node, for a second at most.
+
+        Returns whether this node certainly has every commit that another node had when the wait began.
+        """
+        began_at = seconds_since_boot()
+        while is_behind() and not self.has_commits_until(began_at):
+            left = began_at + CATCH_UP_SECONDS - seconds_since_boot()
+            if left <= 0:
+                return False
+            await self._node.wait_for_change(left)
+        return self.has_commits_until(began_at)
 
     async def request(self, kind: str, payload: Any, *, repeatable: bool) -> Any:
         """Send a request to the leader. Returns its answer when this node has applied the change.
