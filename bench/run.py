@@ -26,6 +26,7 @@ from bench import (
     poll,
     portal,
     rollout_plan,
+    routes,
     startup,
     virtual_time,
 )
@@ -60,6 +61,7 @@ BENCHMARKS = {
     "commands": Benchmark(commands.measure),
     "nodes": Benchmark(nodes.measure, ("wrk",)),
     "portal": Benchmark(portal.measure, ("chromium", "wrk")),
+    "routes": Benchmark(routes.measure),
 }
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "curl": "curl", "taskset": "util-linux", "chromium": "chromium"}
 RESULTS = ROOT / "bench" / "results" / "latest.json"

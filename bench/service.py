@@ -95,11 +95,23 @@ class Service:
         url: str = self._service_file["control"]
         return url
 
+    @property
+    def control_address(self) -> tuple[str, int]:
+        return _address(self._service_file["control"])
+
+    @property
+    def token(self) -> str:
+        """The token of an admin."""
+        return Path(self._service_file["token_file"]).read_text().strip()
+
+    @property
+    def pid(self) -> int:
+        pid: int = self._service_file["pid"]
+        return pid
+
     def control(self) -> Control:
         """Return a new connection to the control API."""
-        return Control(
-            _address(self._service_file["control"]), Path(self._service_file["token_file"]).read_text().strip()
-        )
+        return Control(self.control_address, self.token)
 
     def poll(self, source: str = "127.0.0.1") -> None:
         """Poll once. The first poll of a group enables its events."""
@@ -113,7 +125,7 @@ class Service:
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the service (VmRSS)."""
-        status = Path(f"/proc/{self._service_file['pid']}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 

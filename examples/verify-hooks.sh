@@ -38,6 +38,7 @@ schedule)
   Redeploy) forewarn vm redeploy "$FOREWARN_VM" ;;
   Freeze) forewarn host update "$(host)" --impact freeze --duration 9s ;;
   Preempt) spot_set && forewarn vm evict "$(another)" ;;
+  SpotRebalanceRecommendation) spot_set && forewarn vm rebalance "$(another)" ;;
   Terminate) forewarn fleet apply "$fleet" >/dev/null && forewarn vm delete --yes "$(another)" ;;
   *) echo "cannot schedule a $FOREWARN_EVENT_TYPE" && exit 1 ;;
   esac

@@ -9,8 +9,9 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forewarn.testing import ServiceProcess
+from notice_witness import NoticeWitness
 from tcp_ports import free_port
+from watched_process import WatchedProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +68,8 @@ class Relay:
 
     def __init__(self, target: int) -> None:
         self.target = target
+        self.delay = 0.0
+        """How long each packet takes, in each direction: half of the round trip."""
         self.port = 0
         self._loop = asyncio.new_event_loop()
         started = threading.Event()
@@ -92,6 +95,7 @@ class Relay:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.CancelledError):  # the relay is closed
+            await asyncio.sleep(2 * self.delay)  # as the handshake of TCP
             await self._open.wait()
             try:
                 onward, back = await asyncio.open_connection("127.0.0.1", self.target)
@@ -101,15 +105,32 @@ class Relay:
             await asyncio.gather(self._pump(reader, back), self._pump(onward, writer))
 
     async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        arrived: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(1000)
         try:
-            while data := await source.read(65536):
-                await self._open.wait()
-                target.write(data)
-                await target.drain()
+            await asyncio.gather(self._receive(source, arrived), self._send(arrived, target))
         except OSError:
             pass
         finally:
             target.close()
+
+    async def _receive(self, source: asyncio.StreamReader, arrived: asyncio.Queue[tuple[float, bytes]]) -> None:
+        data = b"-"
+        while data:
+            try:
+                data = await source.read(65536)
+            except OSError:
+                data = b""
+            await arrived.put((self._loop.time() + self.delay, data))
+
+    async def _send(self, arrived: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter) -> None:
+        while True:
+            due, data = await arrived.get()
+            await asyncio.sleep(due - self._loop.time())
+            await self._open.wait()
+            if not data:
+                return
+            target.write(data)
+            await target.drain()
 
     def cut(self) -> None:
         """Stop to pass data on."""
@@ -124,19 +145,29 @@ class Relay:
         self._thread.join(5)
 
 
-class NodeProcess(ServiceProcess):
+class NodeProcess(WatchedProcess):
     """A node. It reaches the database through a relay of its own, and other nodes reach it through another one."""
 
-    def __init__(self, folder: Path, name: str, server: PostgresServer, schema: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        server: PostgresServer,
+        port: int,
+        schema: str,
+        user: str = "forewarn",
+        notices: NoticeWitness | None = None,
+    ) -> None:
+        """`port` is where it reaches the database."""
         folder.mkdir(parents=True, exist_ok=True)
-        super().__init__(folder)
+        super().__init__(folder, notices)
         self.name = name
-        port = free_port()
-        self.relay = Relay(server.port)
-        self.node_relay = Relay(port)
+        own_port = free_port()
+        self.relay = Relay(port)
+        self.node_relay = Relay(own_port)
         self._options = [
-            *("--database", server.url_at(self.relay.port), "--database-schema", schema, "--name", name),
-            *("--node-address", f"127.0.0.1:{self.node_relay.port}", "--node-listen", f"127.0.0.1:{port}"),
+            *("--database", server.url_at(self.relay.port, user=user), "--database-schema", schema, "--name", name),
+            *("--node-address", f"127.0.0.1:{self.node_relay.port}", "--node-listen", f"127.0.0.1:{own_port}"),
         ]
 
     def up(self, *arguments: str, **variables: str) -> NodeProcess:
@@ -174,15 +205,21 @@ class Cluster:
         self._folder = folder
         self._server = server
         self._schema = schema
+        self.database_port = server.port
+        """Where the nodes reach the database: the server, or a pooler."""
         self.command: tuple[str, ...] = NodeProcess.command
         """The program of the nodes."""
         self.nodes: list[NodeProcess] = []
+        self.notices = NoticeWitness()
+        """What clients saw of any node."""
         (folder / "fleet.toml").write_text(FLEET)
 
-    def add(self, *arguments: str, **variables: str) -> NodeProcess:
-        """Start another node."""
+    def add(self, *arguments: str, user: str = "forewarn", **variables: str) -> NodeProcess:
+        """Start another node, with a user of the database."""
         name = f"node-{len(self.nodes)}"
-        node = NodeProcess(self._folder / name, name, self._server, self._schema)
+        node = NodeProcess(
+            self._folder / name, name, self._server, self.database_port, self._schema, user, notices=self.notices
+        )
         node.command = self.command
         self.nodes.append(node)
         return node.up("--fleet", str(self._folder / "fleet.toml"), *arguments, **variables)
@@ -207,6 +244,17 @@ class Cluster:
                 return
             threading.Event().wait(0.1)
         raise AssertionError([node.own_row() for node in running])
+
+    def check_notices(self) -> None:
+        """Fail if a VM was touched without its notice. A test can end with nodes that do not answer."""
+        for node in self.nodes:
+            node.relay.target, node.relay.delay = self._server.port, 0.0
+            node.relay.mend()
+            node.node_relay.mend()
+            if node.process is not None:
+                node.resume()
+        if any(node.process is not None for node in self.nodes):
+            self.leader().check_notices()
 
     def close(self) -> None:
         for node in self.nodes:

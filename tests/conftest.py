@@ -13,7 +13,7 @@ from hypothesis import Phase, settings
 from cluster import Cluster
 from depth import DEEP, PROFILE
 from forewarn.testing import ServiceProcess
-from postgresql import PostgresServer, SharedStore, find_programs
+from postgresql import SERVERS, PostgresServer, SharedStore, store_name
 from programs import without
 
 if TYPE_CHECKING:
@@ -70,12 +70,25 @@ def own_registry(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgresServer]:
-    """A PostgreSQL server for all tests. Each test uses a schema of its own."""
-    without("PostgreSQL is not installed; script/setup test installs it" if find_programs() is None else "")
-    server = PostgresServer().start()
+def postgresql_of() -> Iterator[Callable[[int], PostgresServer]]:
+    """Return a PostgreSQL server of a version, for all tests. Each test uses a schema of its own."""
+    started: dict[int, PostgresServer] = {}
+
+    def server(version: int) -> PostgresServer:
+        without("" if version else "PostgreSQL is not installed; script/setup test installs it")
+        if version not in started:
+            started[version] = PostgresServer(version).start()
+        return started[version]
+
     yield server
-    server.close()
+    for each in started.values():
+        each.close()
+
+
+@pytest.fixture(params=SERVERS, ids=store_name)
+def postgresql(request: pytest.FixtureRequest, postgresql_of: Callable[[int], PostgresServer]) -> PostgresServer:
+    """Each of these servers in turn."""
+    return postgresql_of(request.param)
 
 
 @pytest.fixture
@@ -85,12 +98,26 @@ def schema() -> str:
 
 
 @pytest.fixture
-def shared_store(postgresql: PostgresServer, schema: str) -> Iterator[SharedStore]:
-    """A new schema in PostgreSQL."""
-    shared = SharedStore(postgresql.url, schema)
+def shared_store_of(
+    postgresql_of: Callable[[int], PostgresServer], schema: str
+) -> Iterator[Callable[[int], SharedStore]]:
+    """Return a new schema in a version of PostgreSQL."""
+    made: dict[int, SharedStore] = {}
+
+    def shared(version: int) -> SharedStore:
+        if version not in made:
+            made[version] = SharedStore(postgresql_of(version).url, schema)
+        return made[version]
+
     yield shared
-    shared.close()
-    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
+    for version, each in made.items():
+        each.close()
+        postgresql_of(version).execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def shared_store(postgresql: PostgresServer, shared_store_of: Callable[[int], SharedStore]) -> SharedStore:
+    return shared_store_of(postgresql.version)
 
 
 @pytest.fixture
@@ -98,8 +125,11 @@ def cluster(postgresql: PostgresServer, schema: str, tmp_path: Path) -> Iterator
     """A service with several nodes. The test adds them."""
     made = Cluster(tmp_path, postgresql, schema)
     yield made
-    made.close()
-    postgresql.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    try:
+        made.check_notices()
+    finally:
+        made.close()
+        postgresql.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 @pytest.fixture

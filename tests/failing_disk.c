@@ -1,7 +1,7 @@
-/* Makes fsync, fdatasync and pwrite fail in a process that preloads this library, as a failing disk does.
+/* Makes fsync, fdatasync, pwrite and pread fail in a process that preloads this library, as a failing disk does.
  *
  * FAILING_DISK names a file. While it exists, each of its lines is a rule "CALL SUFFIX ERRNO COUNT SKIP": of the
- * calls (sync or write) on files whose name ends with SUFFIX, the first SKIP succeed and the next COUNT fail with this
+ * calls (sync, write or read) on files whose name ends with SUFFIX, the first SKIP succeed and the next COUNT fail with this
  * error number. A new file starts a new count.
  */
 #define _GNU_SOURCE
@@ -74,4 +74,17 @@ ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t offset) 
 }
 ssize_t pwrite(int descriptor, const void *data, size_t size, off_t offset) {
   return failing_write(descriptor, data, size, offset);
+}
+
+static ssize_t failing_read(int descriptor, void *data, size_t size, off64_t offset) {
+  int error = fails("read", descriptor);
+  if (error) return errno = error, -1;
+  return NEXT("pread64", ssize_t (*)(int, void *, size_t, off64_t))(descriptor, data, size, offset);
+}
+
+ssize_t pread64(int descriptor, void *data, size_t size, off64_t offset) {
+  return failing_read(descriptor, data, size, offset);
+}
+ssize_t pread(int descriptor, void *data, size_t size, off_t offset) {
+  return failing_read(descriptor, data, size, offset);
 }

@@ -22,7 +22,7 @@ class Failure(NamedTuple):
     """Some calls that fail."""
 
     call: str
-    """"sync" or "write"."""
+    """"sync", "write" or "read"."""
     error: int = errno.EIO
     times: int = 1
     skip: int = 0
@@ -56,10 +56,10 @@ class FailingDisk:
         return cls({"FAILING_DISK": os.environ["FAILING_DISK"]})
 
     @contextmanager
-    def fail(self, failure: Failure) -> Iterator[None]:
+    def fail(self, *failures: Failure) -> Iterator[None]:
         """Let calls fail while the context is open."""
         unfinished = self._rules.with_suffix(".new")
-        unfinished.write_text(str(failure))
+        unfinished.write_text("".join(map(str, failures)))
         unfinished.rename(self._rules)
         try:
             yield

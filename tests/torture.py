@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from time import monotonic
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import ADDRESSES, FLEET, Cluster
 from forewarn.testing.client import UnexpectedResponse
+from order_log import OrderLog
 from postgresql import PostgresServer
 from webhook_receiver import Receiver
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
     from cluster import NodeProcess
 
-OPTIONS = ("--speed", "600", "--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "1s")
+SPEED = 600
+OPTIONS = ("--speed", f"{SPEED}", "--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "1s")
 """A notice of 15 minutes takes 1.5 seconds."""
 FAILURES = (
     "kill",
@@ -47,6 +50,8 @@ ALTER TABLE {schema}.history DROP CONSTRAINT history_pkey;
 """Removes the check of the epoch, and keys that would also reject most rows of a deposed leader."""
 UNFENCED = (sys.executable, str(Path(__file__).with_name("unfenced_node.py")))
 LOST = (OSError, HTTPException)
+WORK_SECONDS = 0.2
+"""How long the work of each order takes, so that requests fall into the middle of it."""
 QUIET_SECONDS = 40
 
 
@@ -96,15 +101,24 @@ class Torture:
     """A cluster, its clients, and the failures."""
 
     def __init__(
-        self, cluster: Cluster, server: PostgresServer, receiver: Receiver, seed: int, say: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        server: PostgresServer,
+        receiver: Receiver,
+        orders: OrderLog,
+        seed: int,
+        say: Callable[[str], None],
     ) -> None:
         self.cluster = cluster
+        self._orders = cluster.notices.orders = orders
         self._server = server
         self._receiver = receiver
         self.witness = Witness()
         self._random = random.Random(seed)  # noqa: S311 - a schedule
         self._say = say
         self._ending = threading.Event()
+        self._watched = threading.Event()
+        """Set when there is nothing to watch any more: later than the end of the other clients."""
         self._down: set[str] = set()
         self._token = cluster.nodes[0].token
         """One client uses the same token on all nodes: it is a part of an idempotency key."""
@@ -141,8 +155,15 @@ class Torture:
             except LOST:
                 self.witness.counts["poll lost"] += 1
 
+    def watch_notices(self, vm: str, node: NodeProcess) -> None:
+        """A VM that polls one node: a VM sees an event if any of its nodes shows it."""
+        while not self._watched.wait(0.15):
+            if node.name not in self._down:
+                with suppress(*LOST):
+                    node.poll(vm)
+
     def operate(self, number: int, seed: int) -> None:
-        """An operator: creates tokens with unique names, restarts and evicts VMs, and updates hosts."""
+        """An operator: creates tokens with unique names, restarts, moves and evicts VMs, and updates hosts."""
         rng = random.Random(seed)  # noqa: S311 - a schedule
         count = 0
         while not self._ending.wait(0.05):
@@ -153,6 +174,8 @@ class Torture:
                 cause, vm = rng.choice([*(("restart", vm) for vm in ADDRESSES), ("eviction", "batch-0")])
                 self._request(rng, f"{name}-{cause}", {"cause": cause, "vms": [vm]})
                 self._request(rng, f"{name}-start", {"cause": "start", "vms": ["batch-0"]})
+            if not count % 8:
+                self._request(rng, f"{name}-move", {"cause": "redeploy", "vms": [rng.choice([*ADDRESSES])]})
             if not count % 16:
                 self._roll_out(rng, f"{name}-rollout")
 
@@ -239,7 +262,7 @@ class Torture:
             self._down.add(node.name)
             node.kill() if kind == "kill" else node.stop()
             self._ending.wait(seconds / 3)
-            node.up(*OPTIONS)
+            node.up(*OPTIONS, *self._orders.options)
             self._down.discard(node.name)
         elif kind == "pause":
             node.pause()
@@ -273,7 +296,12 @@ class Torture:
             *(threading.Thread(target=self.operate, args=(n, seeds[n + 4])) for n in range(3)),
             threading.Thread(target=self.apply_fleets, args=(seeds[7],)),
         ]
-        for client in clients:
+        watchers = [
+            threading.Thread(target=self.watch_notices, args=(vm, node))
+            for vm in ADDRESSES
+            for node in self.cluster.nodes
+        ]
+        for client in (*watchers, *clients):
             client.start()
         ends_at = monotonic() + seconds
         try:
@@ -285,6 +313,9 @@ class Torture:
             for client in clients:
                 client.join()
         self.until_quiet()
+        self._watched.set()
+        for watcher in watchers:
+            watcher.join()
         self.check()
         self._say(", ".join(f"{name}: {count}" for name, count in sorted(self.witness.counts.items())))
         return self.witness.violations
@@ -330,6 +361,14 @@ class Torture:
         if witness.fleets and not extra & {*witness.fleets}:
             witness.violation(f"the fleet has {extra}, and the last confirmed fleet has {witness.fleets[0]}")
         self._check_webhook(histories[0])
+        self._check_notices(nodes[0])
+
+    def _check_notices(self, node: NodeProcess) -> None:
+        """No VM was touched without its notice."""
+        orders = self._orders.read()
+        self.witness.counts["orders"] = len({logged.operation for logged in orders})
+        for text in self.cluster.notices.violations(node):
+            self.witness.violation(text)
 
     def _check_webhook(self, history: list[dict[str, Any]]) -> None:
         """Every row since the webhook was created has arrived, and the rows of a group in their order."""
@@ -393,14 +432,15 @@ def run(seconds: float, seed: int, nodes: int, *, fence: bool = True, say: Calla
     server, receiver = PostgresServer().start(), Receiver()
     with tempfile.TemporaryDirectory(prefix="forewarn-torture-") as folder:
         cluster = Cluster(Path(folder), server, "torture")
+        orders = OrderLog(Path(folder) / "orders", seconds=WORK_SECONDS)
         try:
             if not fence:
                 cluster.command = UNFENCED
             for _ in range(nodes):
-                cluster.add(*OPTIONS)
+                cluster.add(*OPTIONS, *orders.options)
             if not fence:
                 server.execute(WITHOUT_FENCE.format(schema="torture"))
-            return Torture(cluster, server, receiver, seed, say).run(seconds)
+            return Torture(cluster, server, receiver, orders, seed, say).run(seconds)
         finally:
             cluster.close()
             receiver.close()

@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 60
 @dataclass
 class Reply:
     """A response. `hang` and `reset` send none. `endless` never completes the body and sends nothing more.
-    `flood` never stops sending."""
+    `flood` is sent again and again after the headers."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Reply:
     hang: bool = False
     reset: bool = False
     endless: bool = False
-    flood: bool = False
+    flood: bytes = b""
 
 
 @dataclass
@@ -113,17 +113,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(reply.body)
         if reply.flood:
-            self._flood()
+            self._flood(reply.flood)
         if reply.endless:
             self.close_connection = True
             receiver.closed.wait()
 
-    def _flood(self) -> None:
+    def _flood(self, part: bytes) -> None:
         self.close_connection = True
         receiver = self.server.receiver
+        parts = part * (65_536 // len(part))
         with suppress(OSError):
             while True:
-                receiver.flooded += self.connection.send(b"x" * 65_536)
+                self.connection.sendall(parts)
+                receiver.flooded += len(parts)
         receiver.flood_over.set()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library

@@ -7,17 +7,53 @@ code.
 from __future__ import annotations
 
 from itertools import islice
+from reprlib import Repr
+from string import Formatter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
 
+MAX_SHOWN = 100
+"""How many characters of a value an error repeats."""
+
+
+def shortened(text: str) -> str:
+    """Return at most MAX_SHOWN characters of a text."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, as Python writes it. The work is limited, too."""
+    return shortened(_REPR.repr(value))
+
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = MAX_SHOWN
+
+
+class _Messages(Formatter):
+    """Formats messages. A field with !r is shown shortened."""
+
+    def convert_field(self, value: object, conversion: str | None) -> object:
+        return shown(value) if conversion == "r" else super().convert_field(value, conversion)
+
+
+_MESSAGES = _Messages()
+
+
+# --- Hints ----------------------------------------------------------------------------------------
+
+
 _SHORT_WORD = 4
-_MAX_KNOWN = 200_000
-_MAX_COMPARED = 5000
-"""Limits the time for a hint: comparing with 100,000 VM names would block the service for a second."""
+_LONG_WORD = 100
+"""A word with more characters gets no hint."""
+_MAX_READ = 10_000
+"""Maximum number of known names that a hint looks at."""
+_MAX_CHARACTERS = 20_000
+"""Maximum number of characters that a hint compares: 5 milliseconds."""
 
 
 _SYNONYMS = (
@@ -46,8 +82,13 @@ _SYNONYMS = (
 
 def _synonym(word: str, known: Iterable[str]) -> str:
     """Return a known name that means the same, or an empty string."""
-    same = next((words for words in _SYNONYMS if word.lower().lstrip("-") in words), ())
-    return next((name for name in known if name.lower().lstrip("-") in same), "")
+    same = next((words for words in _SYNONYMS if word in words), None)
+    return next((name for name in known if _comparable(name) in same), "") if same else ""
+
+
+def _comparable(name: str) -> str:
+    """Without the dashes, which would make all options similar."""
+    return name.lower().lstrip("-")
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -56,25 +97,53 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     `prefix` is put before the name.
     """
     name = nearest_name(word, known)
-    return f" Did you mean {prefix + name!r}?" if name else ""
+    return f" Did you mean {shown(prefix + name)}?" if name else ""
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str:
-    """Return the most similar known name, or an empty string if none is similar."""
-    known = list(islice(known, _MAX_KNOWN))
-    if synonym := _synonym(word, islice(known, _MAX_COMPARED)):
-        return synonym
-    # Imported here to save memory in an idle agent, which never needs it.
-    from difflib import get_close_matches
+    """Return the most similar known name, or an empty string if none is similar.
 
-    word = word.lower().lstrip("-")  # the dashes would make all options similar
+    The work is limited, however many and however long the names are. So the hint can be missing in a large fleet.
+    """
+    if len(word) > _LONG_WORD:
+        return ""
+    word, known = _comparable(word), list(islice(known, _MAX_READ))
+    if synonym := _synonym(word, known):
+        return synonym
     # A typo changes the length little. Without this limit 'vn' would match 'event' rather than 'vm'.
     max_difference = max(2, len(word) // 3)
-    candidates = (name for name in known if abs(len(name.lstrip("-")) - len(word)) <= max_difference)
-    lowered = {name.lower().lstrip("-"): name for name in islice(candidates, _MAX_COMPARED)}
     # Of a short word, one wrong letter is a large part. 'reboot' and 'webhook' are 0.62 similar.
-    close = get_close_matches(word, lowered, n=1, cutoff=0.5 if len(word) <= _SHORT_WORD else 0.65)
-    return lowered[close[0]] if close else ""
+    best, found, left = 0.5 if len(word) <= _SHORT_WORD else 0.65, "", _MAX_CHARACTERS
+    similarity = _similarity_to(word)
+    for name in known:
+        if abs(len(name.lstrip("-")) - len(word)) <= max_difference:
+            left -= len(name)
+            if left < 0:
+                break
+            if (similar := similarity(_comparable(name))) > best or (similar == best and not found):
+                best, found = similar, name
+    return found
+
+
+def _similarity_to(word: str) -> Callable[[str], float]:
+    """Return a function that returns how similar a name is to a word: 0 to 1, in one step per character.
+
+    It finds the length of the longest common subsequence with one bit for each character of the word (Hyyrö, 2004).
+    """
+    places = dict.fromkeys(word, 0)
+    for index, character in enumerate(word):
+        places[character] |= 1 << index
+    everything = (1 << len(word)) - 1
+
+    def similarity(name: str) -> float:
+        unmatched = everything
+        for character in name:
+            matched = unmatched & places.get(character, 0)
+            unmatched = (unmatched + matched) | (unmatched - matched)
+        common = len(word) - (unmatched & everything).bit_count()
+        return 2 * common / ((len(word) + len(name)) or 1)
+
+    return similarity
 
 
 class ForewarnError(Exception):
@@ -86,7 +155,7 @@ class ForewarnError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(self.message.format(**fields))
+        super().__init__(_MESSAGES.vformat(self.message, (), fields))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Support pickle and copy, which cannot restore an exception with keyword arguments by default."""
@@ -142,6 +211,10 @@ class BadDuration(Invalid):
     message = "{text!r} is not a duration. Write it like 90s, 14m50s, 2h or 7d."
 
 
+class DurationTooLong(BadDuration):
+    message = "The duration {text!r} is too long. The maximum is {maximum}."
+
+
 class BadSetting(Invalid):
     message = "Invalid setting {name} = {value!r} (from {origin}): {problem}"
 
@@ -169,6 +242,7 @@ class Mistake(NamedTuple):
     """A mistake in a file."""
 
     line: int
+    """0: not known, because the file is too long for the search."""
     key: str
     problem: str
 
@@ -189,15 +263,22 @@ class BadFile(Invalid):
     @classmethod
     def listing(cls, source: str, mistakes: Sequence[Mistake], *, is_complete: bool = True) -> Self:
         """Return the error for these mistakes, in the order of the lines. The file may have more of them."""
+        texts = [cls._text(source, mistake) for mistake in mistakes[:MAX_LISTED_MISTAKES]]
         error = cls(source=source, **mistakes[0]._asdict())
+        error.args = (texts[0],)
         error.mistakes = tuple(mistakes[:MAX_LISTED_MISTAKES])
         if len(mistakes) > 1:
-            lines = [cls.message.format(source=source, **mistake._asdict()) for mistake in error.mistakes]
             at_least = "" if is_complete else "at least "
             if more := len(mistakes) - len(error.mistakes):
-                lines.append(f"and {at_least}{more} more")
-            error.args = ("\n".join([f"{source} has {at_least}{len(mistakes)} mistakes:", *lines]),)
+                texts.append(f"and {at_least}{more} more")
+            error.args = ("\n".join([f"{source} has {at_least}{len(mistakes)} mistakes:", *texts]),)
         return error
+
+    @classmethod
+    def _text(cls, source: str, mistake: Mistake) -> str:
+        if not mistake.line:
+            return f"{source}: {mistake.key}: {mistake.problem}"
+        return cls.message.format(source=source, **mistake._asdict())
 
 
 class BadFleet(BadFile):
@@ -249,9 +330,13 @@ class BadRequestBody(Invalid):
     """The allowed values: a list, or a description. None: the problem text says it."""
 
     def __init__(self, *, pointer: str, problem: str, allowed: object = None) -> None:
-        self.pointer = pointer
+        self.pointer = pointer = shortened(str(pointer))
         self.allowed = allowed
         super().__init__(pointer=pointer or "the body", problem=problem)
+
+
+class BodyTooLarge(Invalid):
+    message = "The body is too large. The maximum is {maximum:,} bytes.{hint}"
 
 
 class BadParameter(Invalid):
@@ -261,7 +346,7 @@ class BadParameter(Invalid):
     allowed: object
 
     def __init__(self, *, parameter: str, problem: str, allowed: object) -> None:
-        self.parameter = parameter
+        self.parameter = parameter = shortened(str(parameter))
         self.allowed = allowed
         super().__init__(parameter=parameter, problem=problem)
 
@@ -463,6 +548,10 @@ class EventEnded(Conflict):
     message = "Event {event_id} has ended ({status}). It cannot be changed."
 
 
+class EventIsAdvisory(Conflict):
+    message = "Event {event_id} is an advisory. It never starts, and nobody approves it. You can cancel it."
+
+
 class EventNotDue(Conflict):
     message = "Event {event_id} cannot start before {not_before}, because it is not approved."
 
@@ -597,6 +686,20 @@ class DestinationConflict(Conflict):
     message = (
         "Operation {operation_id} is moving {vm} to {host}. The new file has {tenant} there, which is in another "
         "domain or zone. Wait until the move is done, or put {tenant} on another host."
+    )
+
+
+class HostOutOfService(Conflict):
+    message = (
+        "{vm} cannot be placed on {host}, because this host is {state}. Choose a host in service, or return this one "
+        "with: forewarn host return {host}"
+    )
+
+
+class HostWorkStarted(Conflict):
+    message = (
+        "{vm} cannot be placed on {host}: operation {operation_id} ({cause}) has been working on this host since "
+        "{started_at}. Retry when it is done, or choose another host."
     )
 
 
@@ -742,6 +845,13 @@ class TokenRevoked(BadToken):
     message = "The token of {name!r} was revoked on {time}. Ask the operator of the service for a new one."
 
 
+class TokenWithoutGroup(BadToken):
+    message = (
+        "The token of {name!r} is not valid: its group {group!r} was removed. Ask the operator of the service for a "
+        "new one."
+    )
+
+
 class UnknownCode(BadToken):
     message = (
         "This one-time link is not valid. It was used, or is older than a minute. Get a new one with: forewarn portal"
@@ -819,6 +929,21 @@ class StoreFailed(Unavailable):
     )
 
 
+class StoreNotReadable(StoreFailed):
+    message = "Cannot read from the store ({problem}). Retry when its disk or its database works."
+
+
+class ChangeMade(Unavailable):
+    message = (
+        "The change was made, but its result cannot be read now ({problem}). Look at it later. Only a request with an "
+        "Idempotency-Key can be repeated."
+    )
+
+
+class PartlyDone(Unavailable):
+    message = "{done} {rest} ({problem}). Look before you repeat the request."
+
+
 class StoreOutcomeUnknown(StoreFailed):
     message = (
         "Cannot write the change to disk ({problem}). It is not known whether the change was made. Look before you "
@@ -855,6 +980,21 @@ class DatabaseUnreachable(StoreFailed):
 
 class ExtraMissing(Unavailable):
     message = "The setting database needs psycopg, which is not installed. Run: pip install 'forewarn[postgresql]'"
+
+
+class TooFewConnections(Unavailable):
+    message = (
+        "The database {place} permits only {found} of the {needed} connections that each node needs: {problem}. Raise "
+        "the limit of the server, of the user or of the pooler, or end other programs. Nothing was modified."
+    )
+
+
+class SessionsShared(Unavailable):
+    message = (
+        "A pooler in front of the database {place} shares sessions: a setting of one connection is gone, or another "
+        "connection has it. Forewarn needs a session for each connection: pool_mode = session in PgBouncer. Nothing "
+        "was modified."
+    )
 
 
 class DatabaseTooOld(Unavailable):
@@ -911,6 +1051,10 @@ class ServiceStopping(Unavailable):
     message = "The service is stopping. Retry after it has restarted."
 
 
+class ServiceBusy(Unavailable):
+    message = "The service works on {maximum} {what} at a time, and there are that many now. Retry in some seconds."
+
+
 class NotRunning(Unavailable):
     message = (
         "The service is not running. Use it, its VMs and its events between start() and stop(): inside the `with` "
@@ -949,6 +1093,13 @@ class TooManyFeedClientsOfToken(TooManyFeedClients):
     message = (
         "The token {token} has {maximum:,} clients of the feed, the maximum. Close one of them, use another token, or "
         "raise the setting max_feed_readers_per_token of the service."
+    )
+
+
+class TooManySignIns(Unavailable):
+    message = (
+        "{name} has signed in too often. Wait {seconds} s. A session lasts for hours: sign in once, and use the token "
+        "itself in programs."
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from forewarn.core.state import Changes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from forewarn.core.access import StoredResponse, Token
@@ -125,6 +125,8 @@ class ListFilter(NamedTuple):
     limit: int = 1000
     group: str = ""
     """Only events of this group, or operations with such an event."""
+    generation: int = 0
+    """Only events of this generation of their group, or of a later one."""
     vm: str = ""
     """Only items about a VM that matches this shell pattern."""
     host: str = ""
@@ -154,7 +156,7 @@ class Records(Protocol):
     def event(self, event_id: str) -> Event | None:
         """Return an event, active or ended."""
 
-    def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
+    def events_by_prefix(self, start: str, group: str = "", generation: int = 0) -> list[Event]:
         """Return at most two events whose ids start with this prefix, to detect ambiguous prefixes."""
 
     def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
@@ -190,6 +192,9 @@ class Records(Protocol):
     def oldest(self) -> int:
         """Return the sequence of the oldest stored history row; without rows, of the first one to come."""
 
+    def check(self) -> None:
+        """Read a little, and not from memory. Raises StoreFailed."""
+
     def retention_cutoff(self, before: datetime, responses_before: datetime) -> RetentionCutoff:
         """Return the cutoff for items before these times. The newest history row never expires."""
 
@@ -214,6 +219,9 @@ class Store(Records, Protocol):
     def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
         """Delete expired items, at most `limit` of each kind. Returns whether there were any."""
 
+    def problem(self) -> str:
+        """Return why the next commit may fail; empty: nothing is known. Does not block."""
+
     def reader(self) -> Records | None:
         """Return a reader for another thread, which does not wait for commits; None if that is not possible.
 
@@ -232,6 +240,9 @@ class LeaderStore(Store, Protocol):
 
         A commit raises NotLeading if another node leads.
         """
+
+    def follow(self) -> None:
+        """Close the connection that it needs to load the state and to write, but not to follow."""
 
     @property
     def last_row(self) -> JournalRow | None:
@@ -303,14 +314,14 @@ class Membership(Protocol):
     def take_lease(self, seconds: float) -> int | None:
         """Take the lease if it has expired. Returns the new epoch."""
 
-    def renew_lease(self, seconds: float) -> int | None:
-        """Renew the lease if this node has it. Returns the epoch."""
+    def renew_lease(self, node: NodeRow, seconds: float) -> tuple[int | None, list[NodeRow]]:
+        """Renew the lease if this node has it, and report that the node is alive. Returns the epoch, and all nodes."""
 
     def release_lease(self) -> None:
         """Let another node lead."""
 
-    def lease(self) -> LeaseState:
-        """Return who leads."""
+    def look(self, node: NodeRow) -> tuple[LeaseState, list[NodeRow]]:
+        """Report that this node is alive. Returns who leads, and all nodes."""
 
     def report(self, node: NodeRow) -> None:
         """Report that this node is alive."""
@@ -321,8 +332,11 @@ class Membership(Protocol):
     def remove_node(self, node: str) -> None:
         """Remove a node that stops."""
 
-    def trim(self, journal_seconds: float, node_seconds: float) -> None:
-        """Remove rows of the journal, and nodes that have not reported, that are older than this."""
+    def trim(self, journal_seconds: float, node_seconds: float) -> bool:
+        """Remove rows of the journal, and nodes that have not reported, that are older than this.
+
+        Removes a limited number of rows. Returns whether there may be more.
+        """
 
     def join(self, node: NodeRow, settings: dict[str, str], gone: set[str], lost_seconds: float) -> dict[str, str]:
         """Return the settings that all nodes must have. Report a node that has them, and no other.
@@ -368,7 +382,11 @@ class WorkOrder(NamedTuple):
     host: str = ""
     """The host of the operation; empty if it only affects VMs."""
     moves: tuple[tuple[str, str], ...] = ()
-    """VMs to move, each with its destination."""
+    """VMs to move or to start, each with its destination. A fabric chooses the host of a VM that is not here."""
+
+
+PlacedVMs: TypeAlias = "Mapping[str, str] | None"
+"""VMs that a fabric has put on another host than the order says, each with its host."""
 
 
 class MachineState(NamedTuple):
@@ -395,13 +413,13 @@ class Fabric(Protocol):
     async def freeze(self, order: WorkOrder) -> None:
         """Pause for a few seconds. Nothing is lost."""
 
-    async def migrate(self, order: WorkOrder) -> None:
+    async def migrate(self, order: WorkOrder) -> PlacedVMs:
         """Move a running VM to another host. Nothing is lost."""
 
     async def reboot(self, order: WorkOrder) -> None:
         """Stop and start. Memory is lost."""
 
-    async def redeploy(self, order: WorkOrder) -> None:
+    async def redeploy(self, order: WorkOrder) -> PlacedVMs:
         """Move to another host and start there. Memory and ephemeral disks are lost."""
 
     async def reimage(self, order: WorkOrder) -> None:
@@ -413,7 +431,7 @@ class Fabric(Protocol):
     async def deallocate(self, order: WorkOrder) -> None:
         """Stop, and release the capacity."""
 
-    async def start(self, order: WorkOrder) -> None:
+    async def start(self, order: WorkOrder) -> PlacedVMs:
         """Start a deallocated VM."""
 
     async def delete(self, order: WorkOrder) -> None:

@@ -240,8 +240,13 @@ class Setting(NamedTuple):
         return self.read in (_settle, _description)
 
     @property
+    def is_list(self) -> bool:
+        """Whether the value is a list. The option can be repeated, and adds to the list."""
+        return self.read in (read_networks, parse_allowed_networks, _host_names)
+
+    @property
     def separator(self) -> str:
-        """What separates the keys of a repeatable setting. A description can contain a comma, but no line break."""
+        """What separates the values of an option. A description can contain a comma, but no line break."""
         return "\n" if self.read is _description else ","
 
     def join(self, values: Mapping[str, str]) -> str:
@@ -348,7 +353,7 @@ SECTIONS = {
             "inactivity_timeout",
             "24h",
             "DURATION",
-            "Stop delivering events to a scope after this long without a poll.",
+            "Stop delivering events to a scope after this long without a poll or an approval.",
             _duration(1),
         ),
     ),

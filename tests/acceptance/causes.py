@@ -79,6 +79,12 @@ def scheduled_event(
     return dict(zip(FIELD_SINCE, (*values, description, source, duration), strict=True))
 
 
+def advisory(event_id: str, vm: str) -> dict[str, Any]:
+    """Return a rebalance recommendation with the members of all versions. It never starts, so it has no NotBefore."""
+    values = (event_id.upper(), "Advisory", "SpotRebalanceRecommendation", "VirtualMachine", [vm], "")
+    return dict(zip(FIELD_SINCE, (*values, "", "Platform", -1), strict=True))
+
+
 def started(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, "EventStatus": "Started", "NotBefore": ""}
 

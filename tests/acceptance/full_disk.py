@@ -60,6 +60,12 @@ class FullDisk:
     def make_room(self) -> None:
         (self.data / "filler").unlink()
 
+    def check_not_ready(self) -> None:
+        for _ in range(5):
+            ready = self.service.control("GET", "/readyz")
+            assert ready.status == 503, ready
+            assert "disk" in str(ready.json()["problems"]), ready
+
     def check(self, event: str) -> None:
         """Polls work, and changes are rejected until there is room."""
         service = self.service
@@ -69,10 +75,13 @@ class FullDisk:
             refused = service.control("POST", "/v1/tokens", {"name": os.urandom(8).hex(), "role": "viewer"})
         assert refused.status == 503, refused
         assert NOTHING_CHANGED in refused.json()["detail"], refused
+        self.check_not_ready()
         assert service.document()["Events"]
         assert service.control("GET", "/v1/events").json()["events"][0]["id"] == event
         self.make_room()
         assert service.approve(event).status == 200
+        problems = service.control("GET", "/readyz").json()["problems"]
+        assert not [problem for problem in problems if "fleet file" not in problem], problems
         service.kill()
         self.start()
         assert service.control("GET", f"/v1/events/{event}").json()["approved_at"]
@@ -140,6 +149,15 @@ def without_the_token_file(disk: FullDisk) -> None:
     assert disk.service.document()["Events"]
     assert disk.service.control("GET", "/v1/vms", token=token).status == 200, "the old token is valid"
     assert event
+
+
+def while_it_runs(disk: FullDisk) -> None:
+    """Nobody has written anything since the disk is full, or everything is written that there is room for."""
+    event = prepare(disk)
+    assert disk.service.control("GET", "/readyz").status == 200
+    disk.fill()
+    disk.check_not_ready()
+    disk.check(event)
 
 
 def with_an_older_database(disk: FullDisk) -> None:

@@ -138,7 +138,7 @@ def test_the_log_has_the_endpoint_and_the_vm_name(agent: AgentProcess, forewarn:
     agent.start()
     vm = forewarn.vm("web-0")
     endpoint = vm.environment["FOREWARN_ENDPOINT"]
-    said = f"endpoint_connected: The endpoint responds. endpoint={endpoint} vm=web-0"
+    said = f"endpoint_connected: The endpoint responds. endpoint={endpoint} vm=web-0 api_version=2020-07-01"
     agent.until_logged(said)
     forewarn.advance(seen_by=vm)
     forewarn.advance(seen_by=vm)

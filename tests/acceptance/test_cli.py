@@ -87,7 +87,7 @@ def test_a_restart_from_request_to_end(service: ServiceProcess) -> None:
     assert (approved["status"], approved["approved_by"]) == ("started", "admin")
     assert "by admin" in run(service, "event", "list")
     run(service, "clock", "advance", "10m")
-    assert run(service, "event", "list") == "No scheduled or started events.\n"
+    assert run(service, "event", "list") == "No active events.\n"
     assert event_id[:8] in run(service, "event", "list", "--all")
     assert "completed" in run(service, "event", "show", event_id[:8])
     history = [entry["kind"] for entry in parsed(service, "event", "history", event_id)["history"]]

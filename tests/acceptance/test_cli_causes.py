@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from command_line import run_command
+from forewarn.core.durations import from_text
 from forewarn.testing.client import COMMAND
 from terminal import on_terminal
 
@@ -53,10 +56,12 @@ host = "rack-1-a"
 [[vm]]
 name = "spot"
 host = "rack-1-b"
+address = "127.0.0.21"
 priority = "spot"
 eviction_policy = "delete"
 """
 POOL = "127.0.0.11"
+SPOT = "127.0.0.21"
 
 
 pytestmark = pytest.mark.forewarn(fleet=FLEET, enable_groups=False)
@@ -87,11 +92,11 @@ def only_event(service: Service) -> str:
 
 def test_group_show_says_whether_the_group_polled(forewarn: Service) -> None:
     never = run(forewarn, "group", "show", "web")
-    assert "events enabled    no\nlast seen         never\n" in never
+    assert re.search(r"^events enabled +no\nlast seen +never\n", never, re.MULTILINE)
     forewarn.document()
     forewarn.advance("10m")
-    assert "events enabled    yes\nlast seen         " in (polled := run(forewarn, "group", "show", "web"))
-    assert "(10m ago)" in polled
+    polled = run(forewarn, "group", "show", "web")
+    assert re.search(r"^events enabled +yes\nlast seen .*\(10m ago\)", polled, re.MULTILINE)
 
 
 def test_a_dry_run_shows_what_would_happen_and_changes_nothing(service: Service) -> None:
@@ -122,6 +127,43 @@ def test_a_dry_run_shows_what_would_happen_and_changes_nothing(service: Service)
         assert run(service, *arguments, "--dry-run")
     assert service.control("GET", "/v1/operations?all=true").body == before
     assert parsed(service, "host", "show", "rack-1-a")["state"] == "in-service"
+
+
+def test_an_advisory_from_the_command_line(service: Service) -> None:
+    service.document(source=SPOT)
+    said = run(service, "vm", "rebalance", "spot")
+    assert said.startswith("SpotRebalanceRecommendation sent: rebalance of spot.\n  event ")
+    (event_id,) = [event["id"] for event in parsed(service, "event", "list", "--status", "advisory")["events"]]
+    listed = run(service, "event", "list", "--status", "advisory")
+    assert re.search(r"SpotRebalanceRecommendation +advisory +spot +platform *$", listed, re.MULTILINE), listed
+    shown = run(service, "event", "show", event_id)
+    assert "advisory" in shown
+    assert "not before" not in shown
+    explained = run(service, "event", "explain", event_id)
+    assert "It is a recommendation and never starts." in explained
+    assert "approval" not in explained
+    assert "No event waits for an approval." in run(service, "event", "approve", "--vm", "spot")
+    assert f"Event {event_id} is an advisory. It never starts" in run(service, "event", "approve", event_id, code=4)
+    assert "cancelled" in run(service, "event", "cancel", event_id)
+
+
+@pytest.mark.parametrize("notice", ["0s", "5s"])
+def test_an_eviction_with_a_shorter_notice_needs_the_override(service: Service, notice: str) -> None:
+    service.document(source=SPOT)
+    command = ("vm", "evict", "spot", "--notice", notice)
+    assert "the minimum for Preempt is 30s" in run(service, *command, code=2)
+    said = run(service, *command, "--override-notice")
+    (event,) = parsed(service, "event", "list", "--vm", "spot")["events"]
+    if notice == "0s":
+        assert "Preempt started: eviction of spot." in said
+    else:
+        assert "Preempt scheduled: eviction of spot, not before " in said
+        assert from_text(event["not_before"]) - from_text(event["created_at"]) <= timedelta(seconds=6)
+        service.advance("6s")
+    (event,) = parsed(service, "event", "list", "--vm", "spot")["events"]
+    assert event["status"] == "started"
+    history = run(service, "event", "history", event["id"])
+    assert "override: a notice shorter than the minimum of its type" in history
 
 
 def test_hosts_from_the_command_line(service: Service) -> None:
@@ -248,7 +290,8 @@ def test_a_rollout_from_plan_to_end(service: Service) -> None:
 
 def test_policy_is_changed_at_run_time(service: Service) -> None:
     assert "PT10M" in run(service, "group", "list")
-    said = run(service, "group", "policy", "web", "--window", "sat 02:00 4h", "--auto-approve", "reboot,redeploy")
+    options = ("--window", "sat 02:00 4h", "--auto-approve", "reboot", "--auto-approve", "redeploy")
+    said = run(service, "group", "policy", "web", *options)
     assert "sat 02:00 4h UTC" in said
     assert "reboot, redeploy" in said
     assert "off" in run(service, "group", "policy", "pool", "--terminate-notice", "off")

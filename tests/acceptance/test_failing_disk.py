@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from failing_disk import ALWAYS, FailingDisk, Failure
+from failing_disk import ALWAYS, DATABASE, LOG, FailingDisk, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,3 +155,99 @@ def test_of_many_changes_at_once_none_that_was_rejected_appears_after_a_crash(
     assert any(UNKNOWN in detail for detail in details.values())
     found = {token["name"] for token in service.control("GET", "/v1/tokens").json()["tokens"]}
     assert not {name for name, detail in details.items() if NOTHING_CHANGED in detail} & found
+
+
+# --- Reads that fail ------------------------------------------------------------------------------------
+
+NO_READS = tuple(Failure("read", times=ALWAYS, path=path) for path in (LOG, DATABASE))
+
+
+@pytest.mark.parametrize("action", ["cancel", "done", "failed"])
+def test_a_change_that_was_made_is_answered_although_nothing_can_be_read(
+    make_service: Callable[..., ServiceProcess], disk: FailingDisk, action: str
+) -> None:
+    service = make_service("--fabric", "manual", "--clock", "virtual", fleet=FLEET, **disk.variables)
+    service.document()
+    operation = service.request_operation("restart", "one")
+    if action != "cancel":
+        assert service.approve(operation["events"][0]["id"]).status == 200
+    with disk.fail(*NO_READS):
+        answer = service.control("POST", f"/v1/operations/{operation['id']}/{action}", {})
+    assert answer.status == 200, answer.json()
+    after = service.get_json(f"/v1/operations/{operation['id']}")
+    assert after["ended_at"]
+    assert answer.json() == after
+
+
+def test_the_repetition_of_a_request_does_not_say_that_nothing_was_changed(
+    service: ServiceProcess, disk: FailingDisk
+) -> None:
+    def repeat() -> Any:
+        body, key = {"cause": "restart", "vms": ["one"]}, {"Idempotency-Key": "once"}
+        return service.control("POST", "/v1/operations", body, headers=key)
+
+    first = repeat()
+    with disk.fail(*NO_READS):
+        answer = repeat()
+    assert (answer.status, answer.json()["type"]) == (503, "urn:forewarn:ChangeMade")
+    assert NOTHING_CHANGED not in answer.json()["detail"]
+    assert repeat().json() == first.json()
+
+
+def test_a_read_that_fails_says_so_and_the_service_is_not_ready_until_it_works(
+    service: ServiceProcess, disk: FailingDisk
+) -> None:
+    operation = service.request_operation("restart", "one")["id"]
+    assert service.control("POST", f"/v1/operations/{operation}/cancel", {}).status == 200
+    assert service.control("GET", "/readyz").status == 200
+    with disk.fail(*NO_READS):
+        for path in (f"/v1/operations/{operation}", "/v1/history"):
+            answer = service.control("GET", path)
+            assert (answer.status, answer.json()["type"]) == (503, "urn:forewarn:StoreNotReadable")
+            assert answer.headers["retry-after"] == "2"
+            assert "Cannot read" in answer.json()["detail"]
+        for _ in range(3):
+            ready = service.control("GET", "/readyz")
+            assert (ready.status, ready.json()["problems"]) == (503, [answer.json()["detail"]])
+    assert service.control("GET", "/readyz").status == 200
+    assert service.control("GET", "/v1/history").status == 200
+
+
+def test_the_service_is_not_ready_while_reads_fail_although_nobody_has_read(
+    service: ServiceProcess, disk: FailingDisk
+) -> None:
+    assert service.control("GET", "/readyz").status == 200
+    with disk.fail(*NO_READS):
+        until = time.monotonic() + 10
+        while service.control("GET", "/readyz").status == 200:
+            assert time.monotonic() < until
+        for _ in range(3):
+            ready = service.control("GET", "/readyz")
+            assert ready.status == 503
+            assert "Cannot read" in str(ready.json()["problems"])
+    assert service.control("GET", "/readyz").status == 200
+
+
+@pytest.mark.parametrize("failures", [NO_READS, (Failure("sync", times=ALWAYS),)], ids=["reads", "writes"])
+def test_all_probes_at_the_same_time_say_that_the_service_is_not_ready(
+    service: ServiceProcess, disk: FailingDisk, failures: tuple[Failure, ...]
+) -> None:
+    with disk.fail(*failures), ThreadPoolExecutor(8) as threads:
+        create_token(service, "rejected")
+        service.control("GET", "/v1/history")
+        probes = list(threads.map(lambda _: service.control("GET", "/readyz").status, range(100)))
+    assert set(probes) == {503}
+
+
+def test_a_clock_that_moves_and_then_cannot_write_says_where_it_is(
+    make_service: Callable[..., ServiceProcess], disk: FailingDisk
+) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET, **disk.variables)
+    service.document()
+    service.request_operation("restart", "one")
+    with disk.fail(Failure("sync", times=ALWAYS)):
+        answer = service.control("POST", "/v1/clock/advance", {"by": "1h"})
+        now = service.get_json("/v1/clock")["now"]
+    assert (answer.status, answer.json()["type"]) == (503, "urn:forewarn:PartlyDone")
+    assert f"The clock is at {now[:10]} {now[11:19]}" in answer.json()["detail"]
+    assert NOTHING_CHANGED not in answer.json()["detail"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
 
 from command_line import run_command
+from forewarn.control import fleet
+from forewarn.control.fleet import is_last_applied
+from forewarn.files.fleet_file import MAX_FLEET_BYTES
 from terminal import on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import FrameType
 
     from forewarn.testing import Service, ServiceProcess
 
@@ -110,6 +115,22 @@ def test_removing_vms_asks_on_a_terminal(forewarn: Service, tmp_path: Path, answ
     assert ("mail" not in vm_names(forewarn)) is removed
 
 
+@pytest.mark.parametrize(
+    ("fleet", "question"),
+    [
+        (FLEET.replace('name = "mail"', 'name = "mail"\ngroup = "web"'), "Revoke 1 token?"),
+        (FEWER, "Remove 1 VM from the fleet and revoke 1 token?"),
+    ],
+)
+def test_revoking_tokens_asks_on_a_terminal(forewarn: Service, tmp_path: Path, fleet: str, question: str) -> None:
+    forewarn.control("POST", "/v1/tokens", {"name": "mail-team", "role": "tenant", "group": "mail"})
+    file = tmp_path / "fleet.toml"
+    file.write_text(fleet)
+    shown = on_terminal(forewarn, "fleet", "apply", str(file), answer="n")
+    assert f"tokens revoked                1  mail-team\n{question} [y/N]" in shown
+    assert len(forewarn.list_all("/v1/tokens")) == 2
+
+
 def test_nothing_else_asks_and_yes_answers(forewarn: Service, tmp_path: Path) -> None:
     file = tmp_path / "fleet.toml"
     file.write_text(MORE)
@@ -197,6 +218,49 @@ def test_a_policy_of_run_time_survives_a_restart_and_is_shown(make_service: Call
     path.write_text(MORE)
     service.start("--fleet", str(path))
     shown = run_command(service, "group", "show", "web").stdout
-    assert "windows           sat 02:00 4h" in shown
-    assert "policy            changed at run time; the fleet file has another" in shown
+    assert "windows            sat 02:00 4h" in shown
+    assert "policy             changed at run time; the fleet file has another" in shown
     assert "policy " not in run_command(service, "group", "show", "pool").stdout
+
+
+# --- Large files ----------------------------------------------------------------------------------------
+
+
+def test_the_event_loop_neither_decodes_nor_hashes_a_large_file(forewarn: Service) -> None:
+    """Polls wait while the loop does that. So a thread does it, in small pieces."""
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename == fleet.__file__:
+            called.add(frame.f_code.co_name)
+
+    loop = forewarn._running.loop
+    loop.call(sys.setprofile, note)
+    apply(forewarn, FLEET + "# filler\n" * 200_000)
+    loop.call(sys.setprofile, None)
+    assert {"replace_fleet", "apply_fleet"} <= called
+    assert {"_hash", "_decode", "_read_fleet"}.isdisjoint(called)
+
+
+def test_a_file_that_is_too_large_is_rejected_with_its_limit(forewarn: Service) -> None:
+    found = forewarn.control("PUT", "/v1/fleet", b"#" * (MAX_FLEET_BYTES + 1))
+    assert found.status == 413
+    assert f"The maximum is {MAX_FLEET_BYTES:,} bytes. Write sets of VMs with count." in found.json()["detail"]
+
+
+@pytest.mark.parametrize("command", ["check", "apply"])
+def test_the_command_rejects_a_file_that_is_too_large(forewarn: Service, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "large.toml"
+    with file.open("wb") as large:
+        large.truncate(MAX_FLEET_BYTES + 1)
+    found = run_command(forewarn, "fleet", command, str(file))
+    assert found.returncode == 2
+    assert f"it has more than {MAX_FLEET_BYTES // 1_048_576} MiB" in found.stderr
+
+
+def test_the_same_file_has_the_same_hash_with_the_line_ends_of_any_system(forewarn: Service) -> None:
+    text = FLEET + "# ü\n" * 50_000
+    apply(forewarn, text.replace("\n", "\r\n"))
+    loop, engine = forewarn._running.loop, forewarn._running.assembly.engine
+    assert loop.run(is_last_applied(engine, text))
+    assert not loop.run(is_last_applied(engine, text + "\n"))

@@ -1,4 +1,4 @@
-"""A service that starts on a full disk answers polls, and rejects changes until there is room."""
+"""A service on a full disk answers polls, rejects changes until there is room, and says that it is not ready."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--
         "with_something_due",
         "with_a_changed_fleet",
         "without_the_token_file",
+        "while_it_runs",
         "with_an_older_database",
     ],
 )
-def test_a_start_on_a_full_disk(tmp_path: Path, scenario: str) -> None:
+def test_a_full_disk(tmp_path: Path, scenario: str) -> None:
     need("unshare", "mount")
     program = [sys.executable, str(Path(__file__).with_name("full_disk.py")), str(tmp_path), scenario]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

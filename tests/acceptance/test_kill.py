@@ -17,9 +17,10 @@ import pytest
 
 from depth import amount
 from forewarn.testing.client import DOCUMENT
+from watched_process import WatchedProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
     from forewarn.testing import ServiceProcess
@@ -92,7 +93,7 @@ class Witness:
             self._count()
 
 
-def client(service: ServiceProcess, witness: Witness, number: int, stop: threading.Event) -> None:
+def client(service: WatchedProcess, witness: Witness, number: int, stop: threading.Event) -> None:
     """Restarts, polls and approves until the service dies."""
     rng = random.Random(number)  # noqa: S311
     source = rng.choice(list(CALLERS))
@@ -108,8 +109,10 @@ def client(service: ServiceProcess, witness: Witness, number: int, stop: threadi
             body = got.read()
             assert got.status == 200, (got.status, body)
             witness.document(CALLERS[source], got.headers["etag"], body)
+            service.notices.document(source, json.loads(body))
             for event in json.loads(body)["Events"][:2]:
                 if event["EventStatus"] == "Scheduled" and rng.random() < 0.7:
+                    service.notices.approving(event["EventId"])
                     start = json.dumps({"StartRequests": [{"EventId": event["EventId"]}]})
                     connection.request("POST", DOCUMENT, start, {"Metadata": "true"})
                     answered = connection.getresponse()
@@ -143,14 +146,20 @@ def check(service: ServiceProcess, witness: Witness) -> None:
             assert event["approved_at"] or event["started_at"], "an acknowledged approval is lost"
 
 
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[WatchedProcess]:
+    with WatchedProcess(tmp_path) as made:
+        yield made
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_acknowledged_change_is_lost(make_service: Callable[..., ServiceProcess], tmp_path: Path, seed: int) -> None:
+def test_no_acknowledged_change_is_lost(service: WatchedProcess, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311
     witness = Witness()
     numbers = itertools.count(seed * 100_000)
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(FLEET)
-    service = make_service("--fleet", str(fleet), FOREWARN_SPEED="600")
+    service.start("--fleet", str(fleet), FOREWARN_SPEED="600")
     for source in CALLERS:
         service.request(source=source)
     for _ in range(KILLS_EACH):
@@ -190,7 +199,7 @@ def check_history(service: ServiceProcess, event_id: str) -> None:
     assert [entry["kind"] for entry in entries].count("executed") == 1
 
 
-def end(service: ServiceProcess, witness: Witness) -> None:
+def end(service: WatchedProcess, witness: Witness) -> None:
     """Left alone, the service carries on to the end of every event."""
     for _ in range(100_000):
         if not service.list_all("/v1/events"):
@@ -199,4 +208,5 @@ def end(service: ServiceProcess, witness: Witness) -> None:
         pytest.fail("events are left over")
     forget_what_is_over(service, witness)
     assert witness.events == {}
+    service.check_notices()
     assert service.stop() == 0

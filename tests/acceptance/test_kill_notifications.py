@@ -108,8 +108,11 @@ def test_all_subscribers_continue_where_they_were(
     assert follower.found == rows
     receiver.until(lambda: {got.id for got in receiver.got if got.taken} >= {*map(str, range(first, newest + 1))})
     taken = [got for got in receiver.got if got.taken]
-    # What hung was not taken, so it comes again, with its id: each is taken once, and in order.
-    assert [int(got.id) for got in taken] == list(range(first, newest + 1))
+    ids = [int(got.id) for got in taken]
+    # What hung was not taken, so it comes again, with its id: each is taken once, and in order. After a kill, what was
+    # taken just before may come again, too: the database did not know yet.
+    assert (ids if end == "stop" else [*dict.fromkeys(ids)]) == list(range(first, newest + 1))
+    assert len(ids) <= newest + 1 - first + 3
     assert json.loads(taken[0].body)["specversion"] == "1.0"
     service.stop()
     follower.end()

@@ -57,6 +57,7 @@ class Rollout:
         self.health(WELL)
         for address in SPEAKERS.values():
             events(self.service, address)
+        self.service.advance("1s")
         asked = {"hosts": ["rack-*"], "max_unavailable": BUDGET, "notice": "1h", "pause": "5m", "health_timeout": "15m"}
         self.id = self.service.control("POST", "/v1/rollouts", asked).json()["id"]
 
@@ -286,6 +287,7 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
         (deletion,) = request(service, "delete", "set_0")
         approved("redeploy", "web-2")
         request(service, "start", "spot")
+        service.poll_all()
         service.advance("0s")
         view = stage.kill_and_compare(speakers)
         vms = {vm["name"]: vm for vm in view["vms"]}
@@ -397,15 +399,23 @@ def test_in_real_time_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path, 
             kill_amid_clients(stage, witness, rng)
             check(stage.service, witness)
         ends = time.monotonic() + 150
-        while get(stage.service, "operations")["operations"] or get(stage.service, "rollouts")["rollouts"]:
+        while (live := get(stage.service, "operations")["operations"]) or get(stage.service, "rollouts")["rollouts"]:
             assert time.monotonic() < ends, "something does not end"
+            stage.service.poll_all()
+            for operation in live:  # a VM that has landed on a degraded host has a week
+                for event in operation["events"] if operation["cause"] == "degraded-hardware" else ():
+                    stage.service.control("POST", f"/v1/events/{event['id']}/approve")
         stage.again()
         view = seen(stage.service, {})
         assert {event["operation"] for event in witness.events.values()} <= {one["id"] for one in view["operations"]}
         check_once(view)
         carried_out = {one["id"]: 1 for one in view["operations"] if one["executed_at"]}
         if fabric == "command":
-            assert Counter(name for name, _ in program.ran().elements()) == carried_out
+            ran = Counter(name for name, _ in program.ran().elements())
+            assert max(ran.values()) == 1
+            assert carried_out.keys() <= ran.keys() <= {one["id"] for one in view["operations"]}
+            ended = {one["id"] for one in view["operations"] if one["executed_at"] or not one["vms"]}
+            assert ran.keys() <= ended, "only work whose last VM left the fleet is not waited for"
     finally:
         stage.end()
         program.end()

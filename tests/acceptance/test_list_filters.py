@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -49,6 +50,7 @@ name = "batch"
 priority = "spot"
 eviction_policy = "deallocate"
 """
+NAMES = {1: "web[0]", 2: "web0"}
 
 
 @pytest.fixture
@@ -106,6 +108,44 @@ def test_hosts_by_name_and_state(service: Service) -> None:
     assert quiet(service, "host", "list", "--state", "failed") == ["rack-1-a"]
     assert quiet(service, "host", "list", "rack-2-*", "--state", "failed") == []
     assert "Did you mean 'rack-1-a'?" in error(service, "host", "list", "rack-1-b")
+
+
+def test_the_name_of_a_vm_wins_over_a_pattern() -> None:
+    fleet = "".join(f'[[vm]]\nname = "{name}"\naddress = "127.0.0.{number}"\n' for number, name in NAMES.items())
+    with Service(fleet) as service:
+        operations = {}
+        for name in NAMES.values():
+            service.vm(name).poll()
+            operations[name] = request(service, "restart", name)["id"]
+        ids = set(operations.values())
+        assert quiet(service, "vm", "list", "web[0]") == ["web[0]"]
+        assert quiet(service, "vm", "list", "web[01]") == ["web0"]
+        for name, operation in operations.items():
+            assert quiet(service, "operation", "list", "--vm", name) == [operation]
+            events = service.control("GET", f"/v1/events?vm={quote(name)}").json()["events"]
+            assert [event["operation"] for event in events] == [operation]
+        for operation in ids:
+            service.control("POST", f"/v1/operations/{operation}/cancel", {})
+        assert quiet(service, "operation", "list", "--vm", "web[0]", "--all") == [operations["web[0]"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "patterns", "problem"),
+    [
+        ("/v1/vms?", ("name", 21, "*a"), "Too many patterns for one request: 21. The maximum is 20."),
+        ("/v1/hosts?", ("name", 21, "*a"), "Too many patterns for one request: 21. The maximum is 20."),
+        ("/v1/vms?", ("name", 1, "*a" * 11), "Too many * for one pattern: 11. The maximum is 10."),
+        ("/v1/hosts?", ("name", 1, "*a" * 11), "Too many * for one pattern: 11. The maximum is 10."),
+        ("/v1/events?", ("vm", 1, "*a" * 11), "Too many * for one pattern: 11. The maximum is 10."),
+        ("/v1/operations?all=true&", ("vm", 1, "*a" * 11), "Too many * for one pattern: 11. The maximum is 10."),
+    ],
+)
+def test_the_work_for_patterns_is_limited(
+    service: Service, path: str, patterns: tuple[str, int, str], problem: str
+) -> None:
+    name, count, pattern = patterns
+    response = service.control("GET", path + "&".join([f"{name}={pattern}"] * count))
+    assert (response.status, problem in response.json()["detail"]) == (400, True)
 
 
 def test_events_and_operations_by_their_properties(service: Service) -> None:

@@ -37,11 +37,13 @@ GROUPS = {
     "morning": ["daily 05:00 4h UTC"],
     "noon": ["daily 12:00 1h UTC"],
     "berlin": ["sat,sun 02:30 90m Europe/Berlin"],
+    "weekly": ["sun 02:00 4h UTC"],
+    "nightly": [NIGHT],
     "changed": [],
     "free": [],
 }
 """Groups of one VM on a host of its own, and their windows; some also share hosts."""
-SHARED = {"shared-1": ("together", "morning"), "shared-2": ("insist", "noon")}
+SHARED = {"shared-1": ("together", "morning"), "shared-2": ("insist", "noon"), "shared-3": ("nightly", "weekly")}
 
 
 def address(group: str, host: int = 0) -> str:
@@ -249,3 +251,15 @@ def test_without_windows_it_is_postponed_to_the_second_and_up_to_the_deadline(se
     assert (refused.status, refused.json()["title"]) == (409, "Conflict")
     assert f"after the postpone deadline, {now + 3 * HOUR:%Y-%m-%d %H:%M:%S} UTC" in refused.json()["detail"]
     assert not_before(service, "free") == rfc1123(now + 3 * HOUR)
+
+
+def test_a_postponement_ignores_the_windows_of_groups_that_have_approved(service: Service) -> None:
+    at(service, 12)
+    ids = event_ids(request_one(service, "host-update", host="shared-3"))
+    sunday = datetime.fromisoformat(get(service, f"events/{ids['nightly']}")["not_before"])
+    assert sunday.weekday() == 6, "the first time in the windows of both"
+    service.approve(ids["weekly"], source=address("weekly", 3))
+    answer = act_on_event(service, ids["nightly"], "postpone", by="5h")
+    assert datetime.fromisoformat(answer["not_before"]) == sunday + DAY
+    (event,) = events(service, address("weekly", 3))
+    assert event["NotBefore"] == rfc1123(sunday), "an approved event keeps its time"

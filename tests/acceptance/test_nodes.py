@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ import trustme
 import foreground
 from cluster import ADDRESSES, FLEET, LONGEST_WAIT_SECONDS, Cluster, NodeProcess, Relay
 from depth import amount
+from order_log import OrderLog
+from pooler import Pooler
 from postgresql import PostgresServer
 from shifted_system_clock import ShiftedSystemClock
 from webhook_receiver import Receiver
@@ -24,15 +27,21 @@ if TYPE_CHECKING:
 
     from forewarn.testing import ServiceProcess
 
+CONNECTIONS = 3
+"""What docs/nodes.md promises: how many connections to the database a node needs."""
+
 
 @pytest.fixture
 def own_database(postgresql: PostgresServer, tmp_path: Path) -> Iterator[tuple[PostgresServer, Cluster]]:
     """A database that the test can stop. `postgresql` skips the test if there is no PostgreSQL."""
-    server = PostgresServer().start()
+    server = PostgresServer(postgresql.version).start()
     cluster = Cluster(tmp_path, server, "forewarn")
     yield server, cluster
-    cluster.close()
-    server.close()
+    try:
+        cluster.check_notices()
+    finally:
+        cluster.close()
+        server.close()
 
 
 def enabled(node: NodeProcess) -> None:
@@ -120,6 +129,82 @@ def test_a_leader_that_hangs_loses_its_lease_and_follows_when_it_continues(clust
     assert first.list_all("/v1/history") == second.list_all("/v1/history")
 
 
+@pytest.fixture
+def users(postgresql: PostgresServer, schema: str) -> Iterator[list[str]]:
+    """Two users of the database, as the documentation creates them. None of them is an administrator."""
+    owner, *names = (f"{schema}_{name}" for name in ("owner", "one", "two"))
+    postgresql.execute(f"CREATE ROLE {owner}; CREATE SCHEMA {schema} AUTHORIZATION {owner}")
+    for name in names:
+        postgresql.execute(f"CREATE ROLE {name} LOGIN IN ROLE {owner}; ALTER ROLE {name} SET role = {owner}")
+    yield names
+    postgresql.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; DROP ROLE {', '.join([owner, *names])}")
+
+
+def test_a_leader_with_another_user_of_the_database_is_replaced_when_it_hangs(
+    users: list[str], cluster: Cluster, schema: str
+) -> None:
+    first, second = (cluster.add(user=user) for user in users)
+    enabled(first)
+    cluster.until_equal()
+    for hangs, leads, vm in ((first, second, "web-0"), (second, first, "web-1"), (first, second, "db-0")):
+        hangs.pause()
+        assert cluster.leader([leads]) is leads
+        assert leads.request_operation("restart", vm)["events"]
+        hangs.resume()
+        cluster.until_equal()
+    for node in (first, second):
+        assert node.output.count("old_leader_not_ended") == 1
+        assert f"GRANT pg_signal_backend TO {schema}_owner" in node.output
+
+
+def use_all_connections(cluster: Cluster, user: str) -> None:
+    """Start two nodes, and let the leader hang. So its connections remain while the other node takes over."""
+    first, second = cluster.add(user=user), cluster.add(user=user)
+    enabled(first)
+    cluster.until_equal()
+    for hangs, leads, vm in ((first, second, "web-0"), (second, first, "web-1")):
+        for node in (first, second):
+            assert node.get_json("/v1/history")["history"], "every connection of a node is open"
+        hangs.pause()
+        assert cluster.leader([leads]) is leads
+        assert leads.request_operation("restart", vm)["events"]
+        hangs.resume()
+        cluster.until_equal()
+    assert first.list_all("/v1/history") == second.list_all("/v1/history")
+
+
+def test_three_connections_for_each_node_are_enough(
+    users: list[str], cluster: Cluster, postgresql: PostgresServer
+) -> None:
+    postgresql.execute(f"ALTER ROLE {users[0]} CONNECTION LIMIT {2 * CONNECTIONS}")
+    use_all_connections(cluster, users[0])
+
+
+def test_three_connections_for_each_node_are_enough_for_a_pooler(cluster: Cluster, postgresql: PostgresServer) -> None:
+    with closing(Pooler(postgresql, "session", size=2 * CONNECTIONS)) as pooler:
+        cluster.database_port = pooler.port
+        use_all_connections(cluster, "forewarn")
+
+
+def test_leaders_keep_their_lease_with_a_round_trip_of_0_6_seconds(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    for node in (first, second):
+        node.relay.delay = 0.3
+    for vm in ADDRESSES:  # each change takes a round trip at least, so all together take several leases
+        event = second.request_operation("restart", vm)["events"][0]["id"]
+        assert second.approve_as(vm, event).status == 200
+    assert (first.role, first.own_row()["epoch"]) == ("leader", 1)
+    first.kill()
+    assert cluster.leader([second]) is second
+    for vm in ADDRESSES:
+        for name in ("one", "two"):
+            assert second.control("POST", "/v1/tokens", {"name": f"{name}-{vm}", "role": "viewer"}).status == 201
+    assert (second.role, second.own_row()["epoch"]) == ("leader", 2)
+    assert "node_follows" not in first.output + second.output
+
+
 def test_a_leader_without_the_database_answers_reads_and_another_leads(cluster: Cluster) -> None:
     first, second = cluster.add(), cluster.add()
     enabled(first)
@@ -162,12 +247,12 @@ def test_a_follower_without_the_database_answers_reads_and_says_how_old_they_are
     assert {path: second.get_json(f"/v1/{path}") for path in before} == before
     assert second.control("GET", "/v1/events?all=true").status == 503, "ended events are in the database"
     for _ in range(LONGEST_WAIT_SECONDS):
-        ready = second.control("GET", "/readyz")
-        if ready.status == 503:
+        problems = second.control("GET", "/readyz").json()["problems"]
+        if any(each.startswith("This node has not heard from the database for") for each in problems):
             break
         threading.Event().wait(1)
-    problem = ready.json()["problems"][0]
-    assert problem.startswith("This node has not heard from the database for"), problem
+    else:
+        pytest.fail(f"/readyz says {problems}")
     assert second.control("GET", "/v1/history").status == 503, "history is in the database"
     second.relay.mend()
     cluster.until_equal()
@@ -515,14 +600,16 @@ def test_a_database_that_crashes_and_comes_back(own_database: tuple[PostgresServ
     assert first.list_all("/v1/history") == second.list_all("/v1/history")
 
 
-def test_another_node_finishes_the_work_of_a_leader_that_was_killed(cluster: Cluster) -> None:
+def test_another_node_finishes_the_work_of_a_leader_that_was_killed(cluster: Cluster, tmp_path: Path) -> None:
     receiver = Receiver()
-    options = ("--speed", "600", "--webhook-private-networks", "127.0.0.1/32")
+    orders = cluster.notices.orders = OrderLog(tmp_path / "orders", seconds=0.2)
+    options = ("--speed", "600", "--webhook-private-networks", "127.0.0.1/32", *orders.options)
     leader, other = cluster.add(*options), cluster.add(*options)
     enabled(other)
     assert other.control("POST", "/v1/webhooks", {"name": "all", "url": receiver.url()}).status == 201
     eviction = other.request_operation("eviction", "batch-0")["id"]
     rollout = other.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "notice": "30m"}).json()["id"]
+    other.poll_all()
     leader.kill()
     fleet = f'{FLEET}\n[[vm]]\nname = "new-0"\naddress = "127.0.0.9"\n'
     assert other.control("PUT", "/v1/fleet", fleet.encode()).status == 200, "it waited for the new leader"
@@ -530,6 +617,7 @@ def test_another_node_finishes_the_work_of_a_leader_that_was_killed(cluster: Clu
         found = [other.get_json(f"/v1/rollouts/{rollout}"), other.get_json(f"/v1/operations/{eviction}")]
         if [each["status"] for each in found] == ["done", "done"]:
             break
+        other.poll_all()
         threading.Event().wait(0.2)
     assert [each["status"] for each in found] == ["done", "done"]
     rows = other.list_all("/v1/history")

@@ -48,6 +48,10 @@ FLEET = "".join(
 )
 """A VM for each cause, on a host that it has to itself, and two more, of which one never asks."""
 
+DAY_OF_INACTIVITY = pytest.mark.forewarn(
+    fleet=FLEET, enable_groups=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default
+)
+
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
@@ -131,7 +135,7 @@ def test_a_group_that_never_polled_gets_no_notice_and_the_operation_starts_at_on
     assert get(service, f"operations/{operation['id']}")["status"] == "done"
 
 
-@pytest.mark.forewarn(fleet=FLEET, enable_groups=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default)
+@DAY_OF_INACTIVITY
 def test_a_group_that_has_not_polled_for_a_day_gets_no_notice(forewarn: Service) -> None:
     document(forewarn, address("restart"))
     document(forewarn, address("redeploy"))
@@ -143,6 +147,32 @@ def test_a_group_that_has_not_polled_for_a_day_gets_no_notice(forewarn: Service)
     assert operation["status"] == "started"
     assert request_one(forewarn, "redeploy", "redeploy")["not_notified"] == {}
     assert document(forewarn, address("restart")) == {"DocumentIncarnation": 0, "Events": []}, "it begins anew"
+
+
+@DAY_OF_INACTIVITY
+def test_a_valid_approval_counts_as_activity(forewarn: Service) -> None:
+    """The documents say "without a request"; an invalid one does not count."""
+    approving, wrong = address("restart"), address("redeploy")
+    for source in (approving, wrong):
+        document(forewarn, source)
+    operation = request_one(forewarn, "live-migration", "restart", notice="2d")
+    forewarn.advance(timedelta(hours=20))
+    assert forewarn.approve(event_ids(operation)["restart"], source=approving).status == 200
+    assert forewarn.approve(event_ids(operation)["restart"], source=wrong).status == 400
+    forewarn.advance(timedelta(hours=20))
+    assert request_one(forewarn, "redeploy", "restart", dry_run=True)["not_notified"] == {}
+    assert list(request_one(forewarn, "redeploy", "redeploy", dry_run=True)["not_notified"]) == ["redeploy"]
+
+
+@DAY_OF_INACTIVITY
+def test_an_approval_does_not_enable_a_scope(forewarn: Service) -> None:
+    source = address("restart")
+    document(forewarn, source)
+    operation = request_one(forewarn, "restart", "restart")
+    forewarn.advance(timedelta(hours=24, minutes=20))
+    assert forewarn.approve(event_ids(operation)["restart"], source=source).status == 200, "it ended within a day"
+    reason = request_one(forewarn, "redeploy", "restart")["not_notified"]["restart"]
+    assert reason == "restart has not polled for 1d20m"
 
 
 # --- What the house and the groups have set -------------------------------------------------------------

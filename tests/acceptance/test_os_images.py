@@ -55,7 +55,7 @@ def test_without_the_notice_the_work_starts_at_once(forewarn: Service, command: 
 @pytest.mark.parametrize(("verb", "source"), [("reimage", "User"), ("upgrade-image", "Platform")])
 def test_a_set_with_the_notice_is_notified_for_each_running_vm(forewarn: Service, verb: str, source: str) -> None:
     run(forewarn, "group", "policy", "pool", "--os-image-notice", "PT15M")
-    assert "OS image notice   PT15M" in run(forewarn, "group", "show", "pool")
+    assert "OS image notice    PT15M" in run(forewarn, "group", "show", "pool")
     run(forewarn, "vm", "evict", "pool_2")
     forewarn.advance(minutes=2)
     operations = requested(forewarn, "group", verb, "pool")

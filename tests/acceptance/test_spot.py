@@ -11,6 +11,7 @@ from acceptance.causes import (
     NEWEST,
     PREVIEW,
     act_on_event,
+    advisory,
     check_document,
     document,
     event_ids,
@@ -191,16 +192,48 @@ def test_a_rebalance_recommendation_is_shown_only_by_the_preview_and_never_start
     outside = document(service, OUTSIDE, PREVIEW)
     operation = request_one(service, "rebalance", "spot-3")
     (event_id,) = event_ids(operation).values()
-    told = scheduled_event(event_id, "SpotRebalanceRecommendation", ["spot-3"], service.now, "", "Platform")
+    told = advisory(event_id, "spot-3")
     check_document(service, address, 1, [told])
-    assert service.approve(event_id, source=address).status == 200, "a client approves whatever it sees"
+    rows = len(get(service, f"events/{event_id}/history")["history"])
+    for _ in range(2):
+        answer = service.approve(event_id, source=address)
+        assert (answer.status, answer.body) == (200, b""), "a client approves whatever it sees"
     service.advance("30d")
     check_document(service, address, 1, [told])
+    shown = get(service, f"events/{event_id}")
+    assert (shown["status"], shown["approved_at"], shown["approved_by"]) == ("advisory", None, None)
+    assert len(get(service, f"events/{event_id}/history")["history"]) == rows, "the approvals changed nothing"
+    rejected = service.control("POST", f"/v1/events/{event_id}/approve")
+    assert rejected.status == 409
+    assert "never starts" in rejected.json()["detail"]
+    for which in ({"vm": "spot-3"}, {"all": True}):
+        waiting = service.control("POST", "/v1/events/approve", {**which, "dry_run": True}).json()["events"]
+        assert event_id not in [event["id"] for event in waiting]
+    postponed = service.control("POST", f"/v1/events/{event_id}/postpone", {"by": "1h"})
+    assert (postponed.status, get(service, f"events/{event_id}")) == (409, shown)
+    assert [event["id"] for event in get(service, "events?status=advisory")["events"]] == [event_id]
     assert get(service, f"operations/{operation['id']}/explain")["latest"] is None
     assert document(service, OUTSIDE, PREVIEW) == outside
     act_on_event(service, event_id, "cancel")
     check_document(service, address, 2, [])
     assert get(service, "vms/spot-3")["state"] == "running"
+
+
+def test_only_a_recommendation_is_an_advisory(service: Service) -> None:
+    """`Preempt Advisory` is an error for the clients of the real service, so no request can make one."""
+    address = "127.0.0.67"
+    document(service, address)
+    advised, evicted = (request_one(service, cause, "spot-7") for cause in ("rebalance", "eviction"))
+    shown = {event["EventType"]: event["EventStatus"] for event in events(service, address, PREVIEW)}
+    assert shown == {"SpotRebalanceRecommendation": "Advisory", "Preempt": "Scheduled"}
+    for body in (
+        {"cause": "eviction", "type": "SpotRebalanceRecommendation", "vms": ["spot-7"]},
+        {"cause": "rebalance", "type": "Preempt", "vms": ["spot-7"]},
+        {"cause": "rebalance", "notice": "5m", "vms": ["spot-7"]},
+    ):
+        assert service.control("POST", "/v1/operations", body).status == 400
+    for operation in (evicted, advised):
+        assert service.control("POST", f"/v1/operations/{operation['id']}/cancel").status == 200
 
 
 def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:

@@ -26,6 +26,7 @@ def snapshot(**changes: Any) -> dict[str, Any]:
             "failing_seconds": None,
             "seconds_since_last_response": 0.5,
             "incarnation": 5,
+            "api_version": "2020-07-01",
             "long_poll": True,
         },
         "events": [event()],

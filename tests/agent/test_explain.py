@@ -61,7 +61,7 @@ def test_a_complete_rule() -> None:
 def test_a_minimal_rule() -> None:
     lines = explain(config(Rule("rule 1")))
     assert lines[2:6] == [
-        "1. rule 1: any event",
+        "1. rule 1: any event except SpotRebalanceRecommendation",
         "   prepare  nothing",
         "   approve  never: the event starts at its NotBefore",
         "   undo     nothing",
@@ -213,7 +213,7 @@ def test_reachable_rules_cause_no_warning(rules: list[Rule]) -> None:
 rules = st.builds(
     Rule,
     st.just("any"),
-    on=st.lists(st.sampled_from(["Reboot", "reboot", "Freeze"]), max_size=2).map(tuple),
+    on=st.lists(st.sampled_from(["Reboot", "reboot", "SpotRebalanceRecommendation"]), max_size=2).map(tuple),
     source=st.sampled_from(["", "User", "Platform"]),
     description=st.lists(st.sampled_from(["fail", "Failure", "repair"]), max_size=2).map(tuple),
     max_duration=st.sampled_from([None, timedelta(0), M, 2 * M]),
@@ -221,8 +221,8 @@ rules = st.builds(
 )
 events = st.builds(
     make_event,
-    kind=st.sampled_from(["Reboot", "Freeze", "Preempt"]),
-    status=st.sampled_from(["Scheduled", "Started"]),
+    kind=st.sampled_from(["Reboot", "Freeze", "Preempt", "SpotRebalanceRecommendation"]),
+    status=st.sampled_from(["Scheduled", "Started", "Advisory"]),
     notice=st.sampled_from([-M, timedelta(0), M, 20 * M]),
     Description=st.sampled_from(["", "a failure", "FAIL", "repair"]),
     EventSource=st.sampled_from(["User", "Platform", None]),

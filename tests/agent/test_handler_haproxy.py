@@ -216,7 +216,7 @@ def test_undo_waits_until_haproxy_is_up(tmp_path: Path, pool: Pool) -> None:
 
 
 def test_an_unknown_server_is_a_failure_with_the_known_servers(tmp_path: Path, pool: Pool) -> None:
-    problem = "HAProxy has no server pool/web-9; it has pool/web-0, pool/web-1. Did you mean 'pool/web-1'"
+    problem = "HAProxy has no server pool/web-9; it has pool/web-0, pool/web-1. Did you mean 'pool/web-0'"
     with pytest.raises(HandlerFailed, match=problem):
         haproxy(pool, server="pool/web-9").prepare(LoneJob(tmp_path))
 

@@ -133,6 +133,32 @@ def test_the_handler_gets_the_first_id_in_undo_too(
     assert seen.read_text().splitlines() == [f"prepare {server.ids[0]}", f"undo {server.ids[0]}"]
 
 
+def test_every_log_line_after_a_change_of_the_id_has_the_new_one(server: MockServer, tmp_path: Path) -> None:
+    server.schedule()
+    told = tmp_path / "told"
+    agent = AgentProcess(
+        tmp_path,
+        '[[rule]]\nprepare = ["own", "file"]\n[handler.own]\nkind = "log"\njournal = false\n'
+        f'[handler.file]\nkind = "log"\npath = "{told}"\n',
+        server.environment,
+    ).start()
+    try:
+        agent.until_logged("handler_completed", times=2)
+        server.start()
+        agent.until_logged("event_id_changed")
+        server.complete()
+        agent.until_logged("work_undone")
+    finally:
+        agent.stop()
+    first, later = server.ids
+    changed = [line.get("event") for line in agent.lines].index("event_id_changed")
+    assert {line["event_id"] for line in agent.lines[changed:] if "event_id" in line} == {later}
+    (undone,) = [line for line in agent.lines[changed:] if line.get("event") == "handler_reported"]
+    assert undone["message"] == f"Reboot {later} is over or was cancelled"
+    messages = [json.loads(line)["message"] for line in told.read_text().splitlines()]
+    assert [first in messages[0], later in messages[1]] == [True, True]
+
+
 def test_an_iso_time_is_understood(server: MockServer, diary: Diary, start: Callable[[str], AgentProcess]) -> None:
     server.schedule()
     agent = start('when = "5m"')

@@ -314,4 +314,4 @@ def test_the_plan_matches_the_decisions(whole: Config, event: ScheduledEvent) ->
     assert [step.latest for step in found.steps] == [slow.ended.get(step.handler, last) for step in found.steps]
     if found.rule is not None and found.undo:
         gone = course(whole, event, slow=False, cancelled=True)
-        assert (found.undo_when == "over or cancelled") == (gone.undone == quick.undone)
+        assert (found.undo_when == "is over or cancelled") == (gone.undone == quick.undone)

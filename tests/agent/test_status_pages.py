@@ -178,7 +178,7 @@ def test_the_status_for_people() -> None:
         "endpoint   http://127.0.0.1:8169 (from FOREWARN_ENDPOINT)",
         "config     agent.toml",
         "uptime     1h2m6s",
-        "polling    1,234 responses, last 0.5s ago, long poll",
+        "polling    1,234 responses, last 0.5s ago, api-version 2020-07-01, long poll",
         "ready      no: Reboot E1: preparing",
         "",
         "Reboot E1  Scheduled 2031-05-04 12:15:00 UTC (in 15m)",
@@ -258,9 +258,10 @@ def metrics(**changes: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
 
 def test_prometheus_can_read_the_metrics() -> None:
     found = metrics(peers={"web-1": {"seconds_since_last_response": 0.4, "unreachable": False}})
+    me = (("version", "0.1.0"), ("vm", "web-0"))
     e1 = (("event", "E1"), ("type", "Reboot"), ("rule", "web"))
     assert found == {
-        ("info", (("version", "0.1.0"), ("vm", "web-0"), ("endpoint", "http://127.0.0.1:8169"))): 1,
+        ("info", (*me, ("endpoint", "http://127.0.0.1:8169"), ("api_version", "2020-07-01"))): 1,
         ("ready", ()): 0,
         ("dry_run", ()): 0,
         ("uptime_seconds", ()): 3725.5,

@@ -327,6 +327,28 @@ def test_a_handler_of_two_ended_events_is_undone_once() -> None:
     assert [step.state for step in changed["e2"].steps] == [UNDONE]
 
 
+@pytest.mark.parametrize("states", [(PREPARED,), (FAILED,), (UNDOING,)])
+def test_events_that_end_together_are_undone_in_one_order(states: tuple[str, ...]) -> None:
+    """Only one of them has a handler that must be undone before the shared one."""
+    pool = work(Rule("pool", prepare=("leave-pool",)), *states, event=make_event("E2"), ending=OVER)
+    both = work(WEB, *states, PREPARED, ending=OVER)
+    assert runs(pool, both) == runs(both, pool) == [("stop-web", UNDO)]
+    waits = CONTEXT._replace(undo_at={"e1": 5.0})
+    assert runs(pool, both, context=waits) == runs(both, pool, context=waits) == []
+    both = both.with_step(1, state=UNDONE)
+    assert runs(pool, both) == runs(both, pool) == [("leave-pool", UNDO)]
+
+
+def test_contradictory_orders_of_undo_do_not_wait_for_each_other() -> None:
+    orders = (("a", "b"), ("b", "c"), ("c", "a"))
+    works = [
+        work(Rule("r", prepare=order), PREPARED, PREPARED, event=make_event(f"E{number}"), ending=OVER)
+        for number, order in enumerate(orders)
+    ]
+    assert runs(*works) == [("b", UNDO), ("a", UNDO)]
+    assert runs(*works[:2]) == [("c", UNDO)]
+
+
 @pytest.mark.parametrize("state", [FAILED, UNDOING])
 def test_values_remembered_for_another_event_are_kept(state: str) -> None:
     """The first prepare stopped something and failed. The next prepare must not take that for the original state."""
@@ -601,10 +623,12 @@ RULES = (
     Rule("freeze", on=("Freeze",), prepare=("b",), lead=5 * MINUTE),
     Rule("redeploy", on=("Redeploy",), prepare=("c", "a"), on_failure="approve", approve="self"),
     Rule("preempt", on=("Preempt",), prepare=("a", "c"), on_failure="undo", approve="self"),
+    Rule("advice", on=("SpotRebalanceRecommendation",), prepare=("a",), lead=MINUTE, approve="self"),
 )
+TYPES = tuple(kind for rule in RULES for kind in rule.on)
 MOVES = st.lists(
     st.one_of(
-        st.tuples(st.just("tell"), st.sampled_from(("Reboot", "Freeze", "Redeploy", "Preempt")), st.integers(0, 2)),
+        st.tuples(st.just("tell"), st.sampled_from(TYPES), st.integers(0, 2)),
         st.tuples(
             st.sampled_from(("start", "gone", "kill", "reboot", "hour", "postpone")), st.just(""), st.integers(0, 2)
         ),
@@ -612,6 +636,10 @@ MOVES = st.lists(
     ),
     max_size=60,
 )
+
+
+def is_advice(kind: str) -> bool:
+    return kind == "SpotRebalanceRecommendation"
 
 
 class Machine:
@@ -631,8 +659,8 @@ class Machine:
     def move(self, what: str, word: str, number: int) -> None:
         event_id = f"e{number}"
         if what == "tell" and event_id not in self.told and event_id not in self.disk:
-            self.told[event_id] = make_event(event_id, word)
-        elif what == "start" and event_id in self.told:
+            self.told[event_id] = make_event(event_id, word, status="Advisory" if is_advice(word) else "Scheduled")
+        elif what == "start" and event_id in self.told and not is_advice(self.told[event_id].type):
             self.told[event_id] = make_event(event_id, self.told[event_id].type, status="Started")
         elif what == "gone":
             self.told.pop(event_id, None)

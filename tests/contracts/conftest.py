@@ -11,6 +11,7 @@ import pytest
 
 from forewarn.stores.postgresql_server import PostgresqlServer
 from forewarn.stores.sqlite import SqliteStore
+from postgresql import SERVERS, store_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ def server(postgresql: PostgresServer, schema: str) -> Iterator[PostgresqlServer
     postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
-@pytest.fixture(params=["file", "memory", "postgresql"])
+@pytest.fixture(params=["file", "memory", *SERVERS], ids=store_name)
 def make_store(request: pytest.FixtureRequest) -> MakeStore:
     """Make an empty store, as often as a test needs one."""
 
@@ -50,12 +51,12 @@ def make_store(request: pytest.FixtureRequest) -> MakeStore:
 
     @contextmanager
     def in_postgresql() -> Iterator[Store]:
-        shared: SharedStore = request.getfixturevalue("shared_store")
+        shared: SharedStore = request.getfixturevalue("shared_store_of")(request.param)
         shared.clear()
         yield shared.open()
 
-    makers: dict[str, MakeStore] = {"file": in_file, "memory": in_memory, "postgresql": in_postgresql}
-    return makers[request.param]
+    makers: dict[str, MakeStore] = {"file": in_file, "memory": in_memory}
+    return makers.get(request.param, in_postgresql)
 
 
 @pytest.fixture

@@ -70,6 +70,34 @@ def make_program(tmp_path: Path) -> MakeProgram:
     return make
 
 
+@pytest.mark.parametrize("verb", [Verb.MIGRATE, Verb.REDEPLOY, Verb.START])
+@pytest.mark.parametrize(
+    ("output", "placed"),
+    [
+        ('echo moving; echo \'{"hosts": {"web-0": "rack-2"}}\'', {"web-0": "rack-2"}),
+        ("echo done", {}),
+        ("", {}),
+        ("echo '{\"moved\": true}'", {}),
+        ('echo \'{"hosts": ["rack-2"]}\'', None),
+        ("echo '{\"hosts'", None),
+        ("printf '{\"hosts\":%s' \"$(printf '[%.0s' $(seq 20000))\"", None),
+    ],
+)
+async def test_program_reports_the_hosts_of_vms(
+    folder: Path,
+    make_program: MakeProgram,
+    caplog: pytest.LogCaptureFixture,
+    verb: Verb,
+    output: str,
+    placed: dict[str, str] | None,
+) -> None:
+    fabric = CommandFabric([make_program(output)], folder)
+    method = {Verb.MIGRATE: fabric.migrate, Verb.REDEPLOY: fabric.redeploy, Verb.START: fabric.start}[verb]
+    assert await method(ORDER) == placed
+    assert ("reported hosts in a wrong form" in caplog.text) == (placed is None)
+    assert await CommandFabric([make_program(output)], folder).redeploy(ORDER) == placed  # found after a restart
+
+
 def noted(tmp_path: Path) -> list[Any]:
     """The orders that the program was given, in their order."""
     path = tmp_path / "noted"

@@ -145,6 +145,20 @@ def test_vms_see_the_same_document_at_the_same_time(scene: Scene) -> None:
     assert answer.json() == facts["documents"]["door"], "it has an address of its own"
 
 
+def test_advice_is_an_advisory_and_an_earlier_approval_of_it_starts_nothing(scene: Scene) -> None:
+    """Release 0.1 stored it as Scheduled. Then it would start now, because its NotBefore has passed."""
+    service, source = scene.service, scene.facts["addresses"]["spot-1"]
+    target = "/metadata/scheduledevents?api-version=2024-07-09"
+    shown = service.document(target=target, source=source)
+    (advice,) = shown["Events"]
+    wanted = {"EventStatus": "Advisory", "EventType": "SpotRebalanceRecommendation", "NotBefore": ""}
+    assert advice == advice | wanted
+    assert service.approve(advice["EventId"], source=source).status == 200
+    service.advance("1d")
+    assert service.document(target=target, source=source) == shown
+    assert service.get_json(f"/v1/operations/{scene.facts['named']['advice']}")["status"] == "pending"
+
+
 def test_new_requests_respect_the_stored_state(scene: Scene) -> None:
     service = scene.service
     assert not service.get_json("/v1/vms/Worker_IN_0")["events_enabled"], "idle was silent for a day"

@@ -14,7 +14,7 @@ import pytest
 from forewarn.clock import VirtualClock
 from forewarn.core.access import Role, Token, create_token
 from forewarn.core.events import EventStatus
-from forewarn.core.fleet import HostState
+from forewarn.core.fleet import VM, Fleet, Group, GroupKind, HostState
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.rollouts import RolloutStatus
@@ -92,6 +92,40 @@ async def test_operations_in_progress_continue_to_their_end(tmp_path: Path) -> N
     assert [(event.id, event.status) for event in engine.document("web").events] == [("ev-1", EventStatus.STARTED)]
     await engine.advance(timedelta(minutes=10))
     assert engine.document("web").events == ()
+    await engine.stop()
+
+
+TENANT_TOKENS = """
+INSERT INTO token (name, role, group_name, hash, created_by, created_at) VALUES
+    ('web-team', 'tenant', 'web', 'h1', 'admin', '2041-05-06T07:08:09.000000Z'),
+    ('gone-team', 'tenant', 'gone', 'h2', 'admin', '2041-05-06T07:08:09.000000Z'),
+    ('web-0-team', 'tenant', 'web-0', 'h3', 'admin', '2041-05-06T07:08:09.000000Z'),
+    ('admin', 'admin', '', 'h4', 'forewarn', '2041-05-06T07:08:09.000000Z');
+"""
+"""Of a group, of one that was removed, and of a VM that is in a group now."""
+
+
+async def test_a_tenant_token_of_an_earlier_release_belongs_to_the_group_that_exists_now(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as database:
+        first, *others = migrations()[:16]
+        history = (
+            "INSERT INTO history VALUES (7, '2041-05-06T07:08:09.000000Z', 'scheduled', 'ops', '', '', '', '[]', '')"
+        )
+        database.executescript(f"{first} {ROWS} {history}; {' '.join(others)} {TENANT_TOKENS}")
+        database.executescript(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 16;")
+    clock = VirtualClock()
+    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())
+    await engine.start()
+    valid = {token.name: token.has_group_in(engine.fleet) for token in engine.draft().all_tokens()}
+    assert valid == {"web-team": True, "gone-team": False, "web-0-team": False, "admin": True}
+    assert all(engine.draft().all_tokens()[0].sees(event) for event in engine.live_events())
+    vm = engine.fleet.vms["web-0"]
+    with_gone = Fleet(
+        [vm, VM("x", "gone", "x-host")], [*engine.fleet.groups.values(), Group("gone", GroupKind.AVAILABILITY_SET)]
+    )
+    applied = await engine.apply_fleet(with_gone, by="admin")
+    assert applied.tokens_revoked == ["gone-team", "web-0-team"]
+    assert [token.name for token in engine.draft().all_tokens()] == ["web-team", "admin"]
     await engine.stop()
 
 

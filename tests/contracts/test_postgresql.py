@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from forewarn.core.events import EventStatus
 from forewarn.core.fleet import VM, Fleet, difference
 from forewarn.core.shell_patterns import glob_matcher, glob_to_regex
 from forewarn.core.state import Changes, HistoryEntry
@@ -22,12 +23,16 @@ from forewarn.errors import (
     NotLeading,
     SchemaForeign,
     SchemaNewer,
+    SessionsShared,
     StoreFailed,
+    TooFewConnections,
 )
 from forewarn.ports import HistoryFilter, ListFilter, NodeRow
 from forewarn.stores import change_set, postgresql_server
 from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
-from forewarn.stores.postgresql_server import WRITER, CollectedStatements, PostgresqlServer
+from forewarn.stores.postgresql_server import CONNECTIONS, WRITER, CollectedStatements, PostgresqlServer
+from pooler import Pooler
+from postgresql import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,14 +46,21 @@ class Node:
     """A node with its connections."""
 
     def __init__(self, server: PostgresqlServer, name: str) -> None:
+        self.row = NodeRow(name, name, "", "", "", "", "", 0)
         self.store = PostgresqlStore(server, name)
         self.membership = PostgresqlMembership(server, name)
         self.journal = PostgresqlJournal(server, name)
 
     def lead(self) -> int:
+        self.store.follow()
         epoch = self.membership.take_lease(60)
         assert epoch is not None
         self.store.lead(epoch, self.store.load().position)
+        return epoch
+
+    def renew_lease(self) -> int | None:
+        epoch, nodes = self.membership.renew_lease(self.row, 60)
+        assert self.row.id in {node.id for node in nodes}
         return epoch
 
     def close(self) -> None:
@@ -67,14 +79,14 @@ def nodes(server: PostgresqlServer) -> Iterator[list[Node]]:
 def test_only_one_node_leads_until_its_lease_ends(nodes: list[Node]) -> None:
     one, two = nodes
     assert one.membership.take_lease(60) == 1
-    assert (two.membership.take_lease(60), two.membership.renew_lease(60)) == (None, None)
-    assert one.membership.renew_lease(60) == 1
+    assert (two.membership.take_lease(60), two.renew_lease()) == (None, None)
+    assert one.renew_lease() == 1
     lease = two.membership.lease()
     assert (lease.holder, lease.epoch) == ("one", 1)
     one.membership.release_lease()
     assert two.membership.lease().remaining_seconds <= 0
     assert two.membership.take_lease(60) == 2
-    assert one.membership.renew_lease(60) is None
+    assert one.renew_lease() is None
 
 
 def test_a_deposed_leader_cannot_write_one_more_row(nodes: list[Node]) -> None:
@@ -99,10 +111,10 @@ def test_a_commit_and_a_new_lease_at_the_same_time_exclude_each_other(
     """The commit locks the lease, so the lease is taken before it or after it, never in between."""
     one, two = nodes
     one.lead()
-    blocking = server.connect("test")
+    blocking = open_session(server)
     with blocking.transaction():
         blocking.execute("SELECT check_epoch(1)")
-        with server.connect("test") as other:
+        with open_session(server) as other:
             other.execute("SET lock_timeout = 50")
             with pytest.raises(Exception, match="lock timeout"):
                 other.execute("UPDATE lease SET epoch = epoch + 1")
@@ -138,6 +150,19 @@ def test_a_commit_notifies_and_a_lost_notification_only_delays(nodes: list[Node]
     assert [row.number for row in two.journal.read(0, 10)] == [1]
     assert two.journal.wait(0.01) is None
     assert two.journal.read(1, 10) == []
+
+
+def test_a_notification_of_another_program_is_ignored(
+    nodes: list[Node], server: PostgresqlServer, postgresql: PostgresServer
+) -> None:
+    one, two = nodes
+    one.lead()
+    two.journal.read(0, 10)
+    two.journal.wait(0)  # listens
+    postgresql.execute(f"NOTIFY \"forewarn {server.schema}\", 'hello'")
+    assert two.journal.wait(60) is None
+    one.store.commit(Changes(facts={"a": "b"}))
+    assert two.journal.wait(60) == 1
 
 
 def test_a_lost_connection_is_opened_again_and_the_commit_is_made_once(
@@ -186,7 +211,7 @@ def test_a_leader_that_was_stopped_in_a_transaction_does_not_block_the_next_one(
     one, two = nodes
     one.lead()
     one.membership.release_lease()  # as if its time were over
-    stopped = server.connect(f"{WRITER}one")
+    stopped = open_session(server, f"{WRITER}one")
     stopped.execute("BEGIN")
     stopped.execute("INSERT INTO journal (number, epoch, data) VALUES (1, 1, '')")
     stopped.execute("SELECT check_epoch(1)")
@@ -202,7 +227,7 @@ def test_a_connection_of_a_node_that_hangs_does_not_block_the_next_lease_of_the_
     """It was cut off in a transaction, and the server does not notice that for hours."""
     monkeypatch.setattr(postgresql_server, "SILENCE_SECONDS", 1.0)
     one, _ = nodes
-    hanging = server.connect(f"{WRITER}one")
+    hanging = open_session(server, f"{WRITER}one")
     one.lead()
     hanging.execute("BEGIN")
     hanging.execute("UPDATE lease SET expires_at = '-infinity'")
@@ -232,7 +257,7 @@ def test_a_node_that_has_not_reported_counts_if_it_answers(nodes: list[Node], se
     one, two = nodes
     first, second = (NodeRow(name, name, "", "", "", "", "", 0) for name in ("one", "two"))
     one.membership.join(first, {"speed": "1"}, set(), 10)
-    with closing(server.connect("test")) as connection:
+    with closing(open_session(server)) as connection:
         connection.execute("UPDATE node SET seen_at = seen_at - interval '1 minute'")
     assert two.membership.join(second, {"speed": "2"}, set(), 10) == {"speed": "1"}
     assert two.membership.join(second, {"speed": "2"}, {"one"}, 10) == {"speed": "2"}, "it is gone"
@@ -245,6 +270,18 @@ def test_a_name_can_be_used_again_when_its_node_is_gone(nodes: list[Node]) -> No
     with pytest.raises(NodeNameTaken, match="name"):
         two.membership.join(again, {}, set(), 10)
     two.membership.join(again, {}, {"one"}, 10)
+
+
+def test_nothing_depends_on_the_schemas_that_a_session_searches(nodes: list[Node], server: PostgresqlServer) -> None:
+    """Another client of a pooler may have had the session."""
+    one, _ = nodes
+    one.lead()
+    for database in (one.store._writing, one.membership._db, one.journal._db):
+        database.connection.execute("SET search_path TO public")
+    one.store.commit(Changes(facts={"a": "1"}))
+    assert one.renew_lease() == 1
+    assert [row.number for row in one.journal.read(0, 10)] == [1]
+    one.store.remove_expired(one.store.retention_cutoff(NOW, NOW), 10)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +329,7 @@ def test_of_two_nodes_that_start_at_the_same_time_one_decides_the_settings(nodes
         ("web-?", "web-1", "web-01"),
         ("[wd]eb", "deb", "feb"),
         ("[^w]eb", "deb", "web"),
+        ("[!w]eb", "deb", "web"),
         ("a.b", "a.b", "axb"),
         ("a[", "a[", "a"),
         ("[]]", "]", "["),
@@ -308,6 +346,55 @@ def test_a_pattern_has_the_meaning_of_sqlite(
         assert store._db.execute("SELECT %s ~ %s", (name, glob_to_regex(pattern))).fetchone() == (expected,)
         assert bool(glob_matcher(pattern)(name)) == expected
     assert store.operations(ListFilter(vm=pattern)) == []
+
+
+# --- Limits and poolers ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited_user(postgresql: PostgresServer, schema: str) -> Iterator[str]:
+    """A user with fewer connections than a node needs. The test has its schema."""
+    user = f"{schema}_user"
+    postgresql.execute(f"CREATE ROLE {user} LOGIN CONNECTION LIMIT {CONNECTIONS - 1}")
+    postgresql.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {user}")
+    yield user
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE; DROP ROLE {user}")
+
+
+def test_a_node_with_too_few_connections_does_not_start(
+    postgresql: PostgresServer, schema: str, limited_user: str
+) -> None:
+    server = PostgresqlServer(postgresql.url_at(postgresql.port, user=limited_user), schema)
+    with pytest.raises(TooFewConnections, match=r"only 2 of the 3 connections.*too many connections for role"):
+        server.prepare()
+    assert postgresql.execute(f"SELECT 1 FROM pg_tables WHERE schemaname = '{schema}'") == [], "nothing was changed"
+
+
+def test_a_node_that_gets_too_few_connections_of_a_pooler_does_not_start(
+    postgresql: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_server, "SILENCE_SECONDS", 1.0)
+    with closing(Pooler(postgresql, "session", CONNECTIONS - 1)) as pooler:
+        server = PostgresqlServer(postgresql.url_at(pooler.port), schema)
+        with pytest.raises(TooFewConnections, match=r"only 2 of the 3 connections.*no response"):
+            server.prepare()
+    assert not exists(postgresql, schema)
+
+
+@pytest.mark.parametrize("size", range(1, 6))
+@pytest.mark.parametrize("round_robin", [0, 1])
+def test_a_pooler_that_shares_sessions_is_rejected(
+    postgresql: PostgresServer, schema: str, size: int, round_robin: int
+) -> None:
+    with closing(Pooler(postgresql, "transaction", size, f"server_round_robin = {round_robin}")) as pooler:
+        url = postgresql.url_at(pooler.port)
+        with ExitStack() as stack:  # the pooler has opened all its connections
+            opened = [stack.enter_context(psycopg.connect(url)) for _ in range(size)]
+            for connection in opened:
+                connection.execute("SELECT 1")
+        with pytest.raises(SessionsShared, match="pool_mode = session"):
+            PostgresqlServer(url, schema).prepare()
+    assert not exists(postgresql, schema)
 
 
 # --- Errors at the start --------------------------------------------------------------------------
@@ -370,6 +457,52 @@ def test_a_newer_schema_is_not_touched(server: PostgresqlServer, postgresql: Pos
     postgresql.execute(f"UPDATE {schema}.service SET forewarn_schema = 99")
     with pytest.raises(SchemaNewer, match="version 99"):
         server.prepare()
+
+
+def test_what_an_earlier_release_wrote_is_of_the_first_generation(
+    postgresql: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts, server = postgresql_server.migrations(), PostgresqlServer(postgresql.url, schema)
+    with monkeypatch.context() as patch:
+        patch.setattr(postgresql_server, "migrations", lambda: scripts[:2])
+        server.prepare()
+    postgresql.execute(
+        f"INSERT INTO {schema}.fleet_group (name, kind, update_domains, fault_domains, auto_approve, windows, mode,"
+        " visibility, eviction_policy) VALUES ('web', 'availability-set', 5, 2, '[]', '[]', 'uniform', 'group', '');"
+        f"INSERT INTO {schema}.token (name, role, group_name, hash, created_by, created_at, purpose, parent)"
+        " VALUES ('web-team', 'tenant', 'web', 'h', 'admin', '2041-05-06T07:08:09.000000Z', '', '')"
+    )
+    server.prepare()
+    with closing(PostgresqlStore(server, "one")) as store:
+        saved = store.load()
+    (token,) = saved.tokens
+    assert token.has_group_in(saved.fleet)
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_advice_of_an_earlier_release_is_an_advisory_and_its_scope_gets_the_next_incarnation(
+    postgresql: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts, server = postgresql_server.migrations(), PostgresqlServer(postgresql.url, schema)
+    with monkeypatch.context() as patch:
+        patch.setattr(postgresql_server, "migrations", lambda: scripts[:3])
+        server.prepare()
+    for event_type in ("Preempt", "SpotRebalanceRecommendation"):
+        postgresql.execute(
+            f"INSERT INTO {schema}.event (id, operation, group_name, scope, type, status, resources, not_before,"
+            f" description, source, created_at) VALUES ('{event_type}', 'o', 'g', '{event_type}', '{event_type}',"
+            " 'Scheduled', '[\"vm\"]', '2041-05-06T07:08:09.000000Z', '', 'Platform', '2041-05-06T07:08:09.000000Z');"
+            f"INSERT INTO {schema}.delivery (scope, enabled, incarnation, last_seen_at, enabling)"
+            f" VALUES ('{event_type}', 1, 7, '2041-05-06T07:08:09.000000Z', 2)"
+        )
+    server.prepare()
+    with closing(PostgresqlStore(server, "one")) as store:
+        saved = store.load()
+    found = {event.id: event.status for event in saved.events}
+    assert found == {"Preempt": EventStatus.SCHEDULED, "SpotRebalanceRecommendation": EventStatus.ADVISORY}
+    incarnations = {delivery.scope: (delivery.enabling, delivery.incarnation) for delivery in saved.deliveries}
+    assert incarnations == {"Preempt": (2, 7), "SpotRebalanceRecommendation": (2, 8)}
+    postgresql.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
 def test_a_user_without_permission_gets_the_command_for_it(postgresql: PostgresServer, schema: str) -> None:

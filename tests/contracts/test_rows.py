@@ -57,7 +57,8 @@ ROWS: dict[str, tuple[Any, ...]] = {
             Visibility.OWN,
             "deallocate",
             LENGTH,
-            GroupPolicy(("reboot",), LENGTH, (parse_window("sun 02:00 4h Europe/Berlin"),), LENGTH),
+            False,
+            GroupPolicy(("reboot",), LENGTH, (parse_window("sun 02:00 4h Europe/Berlin"),), LENGTH, False),
         ),
         Group("pool", "scale-set", file_policy=GroupPolicy()),
     ),
@@ -130,10 +131,8 @@ def test_columns_are_those_of_the_database(table: Table[Any]) -> None:
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_columns_are_those_of_postgresql(shared_store: SharedStore, table: Table[Any]) -> None:
-    columns = (
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name ="
-    )
-    found = {name for (name,) in shared_store.open()._db.execute(f"{columns} '{table.name}'")}
+    cursor = shared_store.open()._db.execute(f"SELECT * FROM {table.name}")
+    found = {column.name for column in cursor.description}  # type: ignore[attr-defined]
     assert found - {"rowid"} == {*table.names} | BESIDE.get(table.name, set())
 
 

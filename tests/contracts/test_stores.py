@@ -19,6 +19,7 @@ from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore
+from postgresql import SERVERS, store_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,13 +121,13 @@ def reopen_file(tmp_path: Path) -> Iterator[Callable[[], Store]]:
     opened[-1].close()
 
 
-@pytest.fixture(params=["file", "postgresql"])
+@pytest.fixture(params=["file", *SERVERS], ids=store_name)
 def reopen(request: pytest.FixtureRequest) -> Callable[[], Store]:
     """Opens the same store again each time it is called."""
     if request.param == "file":
         again: Callable[[], Store] = request.getfixturevalue("reopen_file")
         return again
-    shared: SharedStore = request.getfixturevalue("shared_store")
+    shared: SharedStore = request.getfixturevalue("shared_store_of")(request.param)
     return shared.open
 
 

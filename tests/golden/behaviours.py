@@ -47,7 +47,13 @@ BEHAVIOURS = (
     ),
     Behaviour(
         "rebalance advice",
-        "Scheduled with NotBefore at the time of the advice. An approval gets 200 and starts nothing.",
+        "EventStatus Advisory, NotBefore empty. It never starts and needs no approval. A Preempt may follow.",
+        OBSERVED,
+        "acceptance/test_spot.py",
+    ),
+    Behaviour(
+        "approval of rebalance advice",
+        "200 with an empty body, and no effect.",
         ASSUMED,
         "acceptance/test_spot.py",
     ),

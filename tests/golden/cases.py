@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.core.events import Document, Event, EventStatus, Source
+from forewarn.core.events import Document, Event, EventStatus, Source, first_status
 from forewarn.core.fleet import GroupKind
 
 DOCUMENTED = "documented"
@@ -47,7 +47,7 @@ def event(
         group="never-shown",
         scope="never-shown",
         type=type_,
-        status=EventStatus.STARTED if started else EventStatus.SCHEDULED,
+        status=EventStatus.STARTED if started else first_status(type_),
         resources=resources,
         not_before=not_before,
         description=description,
@@ -243,7 +243,8 @@ CASES = (
     Case(
         "rebalance-advice",
         ASSUMED,
-        "Rebalance advice for a Spot VM: only the preview version shows it. The incarnation counts it in all versions.",
+        "Rebalance advice for a Spot VM is an Advisory. Only the preview version shows it. The incarnation counts it "
+        "in all versions.",
         1,
         (event("SpotRebalanceRecommendation", "spot_0"),),
     ),

@@ -29,5 +29,13 @@ MALFORMED = Row(
     answer=b'{ "error": "Bad request. This is not an HTTP request." }',
     closes=True,
 )
+PROXY_HEADER = Row(
+    name="PROXY header of a client",
+    mark=ASSUMED,
+    says="A PROXY header from an address that is no trusted load balancer: 400, and the server closes the connection.",
+    status=400,
+    answer=b'{ "error": "Bad request. This address may not send a PROXY header." }',
+    closes=True,
+)
 
-LIMITS = (THROTTLED, HEAD_TOO_LARGE, MALFORMED)
+LIMITS = (THROTTLED, HEAD_TOO_LARGE, MALFORMED, PROXY_HEADER)

@@ -76,6 +76,17 @@ def test_a_statement_that_holds_is_shown_and_another_one_has_a_reason() -> None:
     assert [statement.says for statement in STATEMENTS if not is_complete(statement)] == []
 
 
+def test_a_golden_document_alone_does_not_show_that_a_statement_holds() -> None:
+    """It shows how an event is written, not what the service puts into the event."""
+    alone = {
+        statement.says
+        for statement in STATEMENTS
+        if statement.status is StatementStatus.HOLDS
+        and all(shown.startswith("document: ") for shown in statement.shown_by)
+    }
+    assert not alone, "name a test of the behaviour, or a golden request"
+
+
 def test_a_statement_is_one_short_sentence_and_is_listed_once() -> None:
     assert all(len(statement.says.split()) <= WORDS_OF_A_SENTENCE for statement in STATEMENTS)
     listed = [(area, statement.says) for area, statements in AREAS.items() for statement in statements]

@@ -92,7 +92,7 @@ def waiting(service: ServiceProcess) -> bool:
         "FOREWARN.example.org:8170",
         "other",
         socket.gethostname(),
-        "",
+        "127.0.0.1:",
     ],
 )
 def test_a_known_host_is_accepted(service: ServiceProcess, host: str) -> None:
@@ -100,7 +100,12 @@ def test_a_known_host_is_accepted(service: ServiceProcess, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example.org", "forewarn.example.org.evil.org:8170", "1.2.3", "[::1].evil.org", "localhost@evil.org"]
+    "host",
+    [
+        *("evil.example.org", "forewarn.example.org.evil.org:8170", "1.2.3", "[::1].evil.org", "localhost@evil.org"),
+        *("", ":8170", "127.0.0.1:80@evil", "[::1]:80:evil", "[::1]80", "[::1", "localhost:80:80", "localhost:-1"),
+        *("localhost:65536", "127.0.0.1, evil", "127.0.0.1/evil", "http://127.0.0.1", "[127.0.0.1]"),
+    ],
 )
 def test_an_unknown_host_is_rejected_with_the_name_of_the_setting(service: ServiceProcess, host: str) -> None:
     answer = service.control("GET", "/v1/vms", headers={"Host": host})

@@ -7,6 +7,8 @@ import select
 import socket
 import ssl
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ CHUNKED = ("Transfer-Encoding", "chunked")
 GROWTH_KB = 30 * 1024
 PUSHED_AT_MOST = 64 * 1024 * 1024
 SHORTER_THAN_THE_GRACE = 8
+SIGN_IN_LIMIT = 16_384
+BODY_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,41 @@ def test_a_body_above_the_maximum_is_aborted_and_uses_no_memory(service: Service
     assert resident_kb(service) - before < GROWTH_KB
 
 
+ORIGIN = ("Origin", "http://169.254.169.254")
+
+
+def wrong_bearer() -> tuple[str, str]:
+    return ("Authorization", "Bearer fw_wrong")
+
+
+@pytest.mark.parametrize("framed", ["length", "chunks"])
+@pytest.mark.parametrize("target", ["sign-in", "no token", "wrong token"])
+def test_bodies_without_a_token_use_no_memory(
+    make_service: Callable[..., ServiceProcess], target: str, framed: str
+) -> None:
+    """Bodies of 1 MB that never end. A wrong token may be answered late, but its body is not collected meanwhile."""
+    service = make_service()
+    method, path = ("POST", "/v1/session") if target == "sign-in" else ("PUT", "/v1/fleet")
+    headers = [wrong_bearer()] if target == "wrong token" else [ORIGIN]
+    headers.append(("Content-Length", "1048577") if framed == "length" else CHUNKED)
+    begin = request(method, path, tuple(headers))
+    body = b"#" * 1_048_576 if framed == "length" else b"100000\r\n" + b"#" * 0x100000
+    lines = [control_line(service) for _ in range(300)]
+    before = resident_kb(service)
+    grown = 0
+    try:
+        for line in lines:
+            line.send(begin)
+            push(line, body, len(body))
+            grown = max(grown, resident_kb(service) - before)
+        assert grown < GROWTH_KB
+        statuses = {line.read_response().status for line in lines[:10]}
+        assert statuses == ({413} if target == "sign-in" else {401})
+    finally:
+        for line in lines:
+            line.socket.close()
+
+
 # --- Refusals -------------------------------------------------------------------------------------
 
 
@@ -153,6 +192,71 @@ def test_an_invalid_request_is_rejected(service: ServiceProcess, strange: bytes)
     with control_line(service) as line:
         line.send(HEALTH + strange)
         assert line.read_response().status == 200
+
+
+@pytest.mark.parametrize("framed", ["length", "chunks"])
+def test_a_large_body_of_a_sign_in_is_rejected_before_its_end(service: ServiceProcess, framed: str) -> None:
+    size = SIGN_IN_LIMIT + 1
+    fits, begin = b" " * SIGN_IN_LIMIT, request("POST", "/v1/session", (ORIGIN, CHUNKED))
+    with control_line(service) as line:
+        if framed == "length":
+            reply = line.exchange(request("POST", "/v1/session", (ORIGIN, ("Content-Length", "1000000")), b" " * size))
+        else:
+            reply = line.exchange(begin + b"%x\r\n%b\r\n" % (size, b" " * size))
+        problem = json.loads(reply.body)
+        assert (reply.status, problem["status"], problem["title"]) == (413, 413, "Invalid")
+        assert f"{SIGN_IN_LIMIT:,} bytes" in problem["detail"]
+    with control_line(service) as line:
+        body = fits if framed == "length" else b"%x\r\n%b\r\n0\r\n\r\n" % (len(fits), fits)
+        kind = (ORIGIN,) if framed == "length" else (ORIGIN, CHUNKED)
+        assert line.exchange(request("POST", "/v1/session", kind, body)).status == 400, "not JSON, but not too large"
+        assert line.exchange(HEALTH).status == 200
+
+
+def test_a_body_above_the_maximum_of_its_route_is_rejected(service: ServiceProcess) -> None:
+    with control_line(service) as line:
+        reply = line.exchange(request("POST", "/v1/operations", (bearer(service),), b" " * 1_048_577))
+        assert (reply.status, json.loads(reply.body)["type"]) == (413, "urn:forewarn:BodyTooLarge")
+        assert "1,048,576 bytes" in json.loads(reply.body)["detail"]
+
+
+def test_a_body_without_a_valid_token_is_not_asked_for(service: ServiceProcess) -> None:
+    headers = (("Content-Length", "1000000"), ("Expect", "100-continue"))
+    for known, status in (((), 401), ((wrong_bearer(),), 401), ((bearer(service),), 100)):
+        with control_line(service) as line:
+            assert line.exchange(request("PUT", "/v1/fleet", (*known, *headers))).status == status
+
+
+def with_host(service: ServiceProcess, target: str, host: str | None) -> bytes:
+    """Return a request with this Host header only, or with none."""
+    sent = f"Host: {host}\r\n" if host is not None else ""
+    return f"GET {target} HTTP/1.1\r\n{sent}Authorization: Bearer {service.token}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        ("http://evil.example.org/v1/vms", "127.0.0.1"),
+        ("http://127.0.0.1@evil.example.org/v1/vms", "127.0.0.1"),
+        ("http://127.0.0.1:80/v1/vms", "127.0.0.1:81"),
+        ("HTTP://evil.example.org/v1/vms", "127.0.0.1"),
+        ("https://evil.example.org?/v1/vms", "127.0.0.1"),
+        ("http://evil.example.org/v1/vms", "evil.example.org"),
+        ("http://127.0.0.1/v1/vms", None),
+    ],
+)
+def test_a_target_with_another_host_is_rejected_like_a_wrong_host(
+    service: ServiceProcess, target: str, host: str | None
+) -> None:
+    with control_line(service) as line:
+        reply = line.exchange(with_host(service, target, host))
+        assert (reply.status, json.loads(reply.body)["type"]) == (421, "urn:forewarn:UnknownHostName")
+
+
+def test_a_target_with_the_host_of_the_header_is_served(service: ServiceProcess) -> None:
+    with control_line(service) as line:
+        for target in ("http://LocalHost:1/v1/vms", "/v1/vms"):
+            assert line.exchange(with_host(service, target, "localhost:1")).status == 200
 
 
 def test_a_body_with_broken_chunks_has_no_effect(service: ServiceProcess) -> None:
@@ -219,9 +323,9 @@ def test_requests_that_never_finish_are_closed(service: ServiceProcess) -> None:
         VMS[:9]: b"",
         VMS[:-2] + b"X-Half": b"",
         HEALTH + HEALTH[:-1]: b"HTTP/1.1 200",
-        request("PUT", "/v1/fleet", (known, ("Content-Length", "100")), b"half"): b"",
+        request("PUT", "/v1/fleet", (known, ("Content-Length", "100")), b"half"): b"HTTP/1.1 408",
         request("PUT", "/v1/fleet", (("Content-Length", "100"),), b"half"): b"HTTP/1.1 401",
-        request("POST", "/v1/operations", (known, CHUNKED), b"5\r\n{"): b"",
+        request("POST", "/v1/operations", (known, CHUNKED), b"5\r\n{"): b"HTTP/1.1 408",
     }
     lines = [control_line(service) for _ in unfinished]
     for line, data in zip(lines, unfinished, strict=True):
@@ -230,6 +334,47 @@ def test_requests_that_never_finish_are_closed(service: ServiceProcess) -> None:
     assert [end[:12] for end in ends] == list(unfinished.values())
     for line in lines:
         line.socket.close()
+    assert service.control("GET", "/v1/vms").status == 200
+
+
+def test_a_body_of_which_a_byte_arrives_now_and_then_has_a_deadline(service: ServiceProcess) -> None:
+    """Waits for the server's own deadline, with all of them at once."""
+    known, length = bearer(service), ("Content-Length", "1000")
+    slow = {
+        request("POST", "/v1/session", (ORIGIN, length)): (b" ", 408),
+        request("POST", "/v1/session", (ORIGIN, CHUNKED)): (b"1\r\n \r\n", 408),
+        request("POST", "/v1/operations", (known, length)): (b" ", 408),
+        request("PUT", "/v1/fleet", (known, CHUNKED)): (b"1\r\n#\r\n", 408),
+        request("PUT", "/v1/fleet", (length,)): (b"#", 401),
+        request("PUT", "/v1/fleet", (wrong_bearer(), length)): (b"#", 401),
+    }
+    lines = {control_line(service): each for each in slow.items()}
+    for line, (begin, _) in lines.items():
+        line.send(begin)
+    ends, until = dict[Line, bytes](), time.monotonic() + 2 * BODY_SECONDS
+    received = dict.fromkeys(lines, b"")
+    while len(ends) < len(lines) and time.monotonic() < until:
+        for line, (_, (part, _)) in lines.items():
+            if line not in ends:
+                with suppress(ConnectionError):
+                    line.send(part)
+        for ready in select.select([line.socket for line in lines if line not in ends], [], [], 0.5)[0]:
+            line = next(each for each in lines if each.socket is ready)
+            try:
+                data = line.socket.recv(65536)
+            except ConnectionError:
+                data = b""
+            received[line] += data
+            if not data:
+                ends[line] = received[line]
+    for line, (begin, (_, status)) in lines.items():
+        line.socket.close()
+        assert line in ends, begin
+        assert ends[line].startswith(b"HTTP/1.1 %d" % status), begin
+        if status == 408:
+            head, _, body = ends[line].partition(b"\r\n\r\n")
+            assert is_problem(Reply(head, body), 408)
+            assert f"{BODY_SECONDS} seconds" in json.loads(body)["detail"]
     assert service.control("GET", "/v1/vms").status == 200
 
 

@@ -185,4 +185,5 @@ def test_a_body_that_is_no_object_is_rejected(service: Service, body: bytes) -> 
 def test_a_wrong_method_gets_the_allowed_methods(service: Service) -> None:
     answer = service.control("DELETE", "/v1/operations")
     assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert answer.json()["title"] == "Method Not Allowed"
     assert "Use GET or HEAD or POST" in answer.json()["detail"]

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.metadata.proxy_protocol import SIGNATURE, BadProxyHeader, parse
+from forewarn.metadata.protocol import PROXY_SIGNATURE as SIGNATURE
+from forewarn.metadata.proxy_protocol import BadProxyHeader, parse
 from forewarn.testing import ServiceProcess
 from golden.exchange import POLL
+from golden.responses_limits import MALFORMED, PROXY_HEADER
 from programs import need
 from tcp_ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 FLEET = """\
 [[vm]]
@@ -35,7 +37,7 @@ address = "fd00::7"
 name = "local"
 address = "127.0.0.3"
 """
-BALANCER = "127.0.0.2"
+BALANCER, OTHER_BALANCER = "127.0.0.2", "127.0.0.4"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,10 @@ def service() -> Iterator[ServiceProcess]:
     with ServiceProcess() as made:
         (made.folder / "fleet.toml").write_text(FLEET)
         yield made.start(
-            "--fleet", str(made.folder / "fleet.toml"), "--proxy-protocol", f"{BALANCER}/32", "--access-log"
+            "--fleet",
+            str(made.folder / "fleet.toml"),
+            "--access-log",
+            *("--proxy-protocol", f"{BALANCER}/32", "--proxy-protocol", f"{OTHER_BALANCER}/32"),
         )
 
 
@@ -72,6 +77,11 @@ def test_the_client_of_a_trusted_load_balancer_is_the_vm(service: ServiceProcess
     assert service.get_json(f"/v1/vms/{vm}")["events_enabled"]
 
 
+def test_a_second_option_adds_its_networks(service: ServiceProcess) -> None:
+    for source in (BALANCER, OTHER_BALANCER):
+        assert exchange(service, header("10.1.2.3") + POLL, source=source).startswith(b"HTTP/1.1 200 ")
+
+
 def test_a_header_can_arrive_in_parts_and_have_more_fields(service: ServiceProcess) -> None:
     sent = header("10.1.2.3", more=b"\x04\x00\x01x") + POLL
     assert exchange(service, *(sent[n : n + 7] for n in range(0, len(sent), 7))).startswith(b"HTTP/1.1 200 ")
@@ -90,9 +100,42 @@ def test_an_unknown_client_is_rejected_and_so_is_a_local_check(service: ServiceP
     assert exchange(service, header("10.1.2.3", command=0x20) + POLL).startswith(b"HTTP/1.1 40"), "a health check"
 
 
-def test_nobody_else_can_choose_an_address(service: ServiceProcess) -> None:
-    assert exchange(service, header("10.1.2.3") + POLL, source="127.0.0.3").startswith(b"HTTP/1.1 400 ")
+VERSION_1 = b"PROXY TCP4 10.1.2.3 10.0.0.1 1 80\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "source"),
+    [
+        ((header("10.1.2.3") + POLL,), "127.0.0.31"),
+        ((header("fd00::7"), POLL), "127.0.0.32"),
+        ((header("10.1.2.3")[:7], header("10.1.2.3")[7:] + POLL), "127.0.0.33"),
+        ((VERSION_1 + POLL,), "127.0.0.34"),
+    ],
+    ids=["version 2", "IPv6", "in parts", "version 1"],
+)
+def test_nobody_else_can_choose_an_address(service: ServiceProcess, parts: tuple[bytes, ...], source: str) -> None:
+    """The answer and one line of the log say why, so that an operator finds the missing network."""
+    for _ in range(3):
+        answer = exchange(service, *parts, source=source)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.endswith(PROXY_HEADER.answer)
+    service.until_output(f"address={source}")
+    (line,) = [line for line in service.output.splitlines() if f"address={source}" in line]
+    assert "proxy_header_not_trusted" in line
+    assert "--proxy-protocol" in line
+
+
+def test_what_is_no_header_is_not_called_one(service: ServiceProcess) -> None:
+    assert exchange(service, b"\x00QUIT\r\n", source="127.0.0.35").endswith(MALFORMED.answer)
     assert exchange(service, POLL, source="127.0.0.3").startswith(b"HTTP/1.1 200 "), "without a header it is itself"
+
+
+def test_a_header_is_rejected_by_a_service_that_trusts_no_load_balancer(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
+    service = make_service()
+    assert exchange(service, header("10.1.2.3") + POLL, source="127.0.0.1").endswith(PROXY_HEADER.answer)
+    service.until_output("proxy_header_not_trusted")
 
 
 @pytest.mark.parametrize(

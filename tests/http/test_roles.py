@@ -149,6 +149,7 @@ def test_each_role_has_its_permissions(door: Door, method: str, path: str, role:
     )
     if role == "nobody" and not may:
         assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer realm="forewarn"')
+        assert answer.json()["title"] == "Unauthorized"
     elif not may:
         assert (answer.status, answer.json()["title"]) == (403, "Forbidden")
         assert f"The token's role is {role}." in answer.json()["detail"]

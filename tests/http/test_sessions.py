@@ -50,6 +50,7 @@ class Browser:
         self._service = service
         self.origin = service.control_url
         self.cookie = ""
+        self.expires_at = ""
 
     def send(self, method: str, path: str, body: Any = None, **headers: str | None) -> HTTPResponse:
         """Send a request. A header with the value None is left out; _ in a name is a hyphen."""
@@ -66,7 +67,10 @@ class Browser:
         return response
 
     def sign_in(self, **body: str) -> HTTPResponse:
-        return self.send("POST", "/v1/session", body)
+        response = self.send("POST", "/v1/session", body)
+        if response.status == 201:
+            self.expires_at = self.send("GET", "/v1/session").json()["expires_at"]
+        return response
 
 
 def new_token(service: ServiceClient, name: str, role: str = "operator", **more: str) -> str:
@@ -197,6 +201,26 @@ def test_a_bearer_token_takes_precedence_over_a_cookie(service: Service) -> None
     assert response.status == 201
 
 
+# --- The rate of one token ------------------------------------------------------------------------
+
+
+def test_a_token_signs_in_only_as_often_as_people_do(service: Service) -> None:
+    """Each sign-in is a row of history, which is kept for long and sent to webhooks."""
+    token = new_token(service, "hasty", "tenant", group="web")
+    code = new_code(service, token)
+    for _ in range(200):
+        response = Browser(service).send("POST", "/v1/session", {"token": token})
+        if response.status != 201:
+            break
+    assert (response.status, response.json()["type"]) == (429, "urn:forewarn:TooManySignIns")
+    assert int(response.headers["retry-after"]) > 0
+    assert "set-cookie" not in response.headers
+    assert Browser(service).sign_in(code=code).status == 429
+    assert len(service.list_all("/v1/history?kind=session-started&by=hasty")) >= 50, "a team that shares a token"
+    assert service.control("GET", "/v1/clock", token=token).status == 200
+    assert Browser(service).sign_in(token=service.token).status == 201
+
+
 # --- The end of a session -------------------------------------------------------------------------
 
 
@@ -314,6 +338,63 @@ def test_a_restore_ends_all_sessions(make_service: Callable[..., ServiceProcess]
     assert Browser(service).sign_in(token=service.token).status == 201
 
 
+# --- What a session makes -------------------------------------------------------------------------
+
+
+def link_of(browser: Browser) -> str:
+    created = browser.send("POST", "/v1/session/links", {})
+    assert created.status == 201
+    return str(created.json()["code"])
+
+
+def test_a_session_made_by_a_session_ends_when_that_one_would(service: Service) -> None:
+    first = signed_in(service, new_token(service, "chain"))
+    second = Browser(service)
+    assert second.sign_in(code=link_of(first)).status == 201
+    third = Browser(service)
+    assert third.sign_in(code=link_of(second)).status == 201
+    assert len({session["expires_at"] for session in sessions_of(service, "chain")}) == 1
+    # A new session of the token itself has its own time.
+    assert Browser(service).sign_in(code=new_code(service, new_token(service, "chain-2"))).status == 201
+
+
+def test_a_link_of_a_session_is_not_valid_after_the_session(
+    make_service: Callable[..., ServiceProcess], tmp_path: Path
+) -> None:
+    clock = ShiftedSystemClock(tmp_path)
+    service = make_service("--portal-session", "1m", fleet=FLEET, **clock.variables)
+    browser = signed_in(service, service.token)
+    clock.shift(50)
+    code = link_of(browser)
+    assert browser.send("POST", "/v1/session/links", {}).json()["expires_at"] == browser.expires_at
+    clock.shift(61)
+    assert Browser(service).sign_in(code=code).json()["type"] == "urn:forewarn:UnknownCode"
+
+
+@pytest.mark.parametrize("how", ["sign out", "revoke", "replace"])
+def test_what_a_session_made_ends_with_it(service: Service, how: str) -> None:
+    name = f"maker-{how.replace(' ', '-')}"
+    token = new_token(service, name)
+    other = signed_in(service, token)
+    first, second, third = signed_in(service, token), Browser(service), Browser(service)
+    assert second.sign_in(code=link_of(first)).status == 201
+    assert third.sign_in(code=link_of(second)).status == 201
+    codes = [link_of(browser) for browser in (first, second, third)]
+    if how == "sign out":
+        assert first.send("DELETE", "/v1/session").status == 200
+    elif how == "revoke":
+        direct = [one for one in sessions_of(service, name) if one["created_by"] == name]
+        made = next(one for one in direct if one["expires_at"] == first.expires_at)
+        assert service.control("DELETE", f"/v1/tokens/{made['name']}").status == 200
+    else:
+        assert other.send("GET", "/v1/clock").status == 200
+        for _ in range(MAX_CHILDREN - 2):
+            other = signed_in(service, token)
+    assert [browser.send("GET", "/v1/clock").status for browser in (first, second, third)] == [401] * 3
+    assert [Browser(service).sign_in(code=code).status for code in codes] == [401] * 3
+    assert other.send("GET", "/v1/clock").status == 200
+
+
 # --- One-time links -------------------------------------------------------------------------------
 
 
@@ -347,9 +428,7 @@ def test_a_used_link_stays_used_after_a_kill(make_service: Callable[..., Service
 def test_a_session_can_create_a_link_of_its_token(service: Service) -> None:
     token = new_token(service, "erin")
     browser = signed_in(service, token)
-    code = browser.send("POST", "/v1/session/links", {}).json()["code"]
-    assert browser.send("DELETE", "/v1/session").status == 200
-    assert Browser(service).sign_in(code=code).json()["name"] == "erin"  # the link is of the token
+    assert Browser(service).sign_in(code=link_of(browser)).json()["name"] == "erin"
 
 
 # --- Foreign pages --------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ kind = "availability-set"
 [[group]]
 name = "secret"
 kind = "availability-set"
+[[group]]
+name = "idle"
+kind = "availability-set"
 [[host]]
 name = "rack-a"
 [[vm]]
@@ -47,9 +50,9 @@ HIDDEN = (b"rack-a", b"secret", b"single")
 class Tenant:
     """A client with the token of a tenant."""
 
-    def __init__(self, service: Service, group: str) -> None:
+    def __init__(self, service: Service, group: str, name: str = "") -> None:
         self.service = service
-        body = {"name": f"{group}-team", "role": "tenant", "group": group}
+        body = {"name": name or f"{group}-team", "role": "tenant", "group": group}
         self.token = service.control("POST", "/v1/tokens", body).json()["token"]
 
     def get(self, path: str) -> HTTPResponse:
@@ -158,3 +161,45 @@ def test_an_explanation_names_neither_hosts_nor_other_groups(web: Tenant) -> Non
     service.control("POST", f"/v1/events/{events[0].id}/cancel", {})
     ended = next(event for event in web.read("/v1/events?all=true")["events"])
     assert web.read(f"/v1/events/{ended['id']}/explain")["next"] == "Nothing. It is cancelled."
+
+
+# --- Hints --------------------------------------------------------------------------------------------------
+
+FOREIGN = ("secret-1", "singel", "secre", "rack-b", "web-tea")
+"""Names that are like those of others."""
+WITH_NAMES = (
+    *("/v1/vms/{}", "/v1/vms/{}/document", "/v1/vms?name={}", "/v1/vms?group={}", "/v1/groups/{}"),
+    *("/v1/history?vm={}", "/v1/history?group={}", "/v1/history?by={}", "/v1/feed?group={}"),
+    *("/v1/events?vm={}", "/v1/events?group={}", "/v1/events/{}", "/v1/events/{}/history", "/v1/events/{}/explain"),
+)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_no_hint_names_what_the_tenant_of_an_empty_group_cannot_see(service: Service, name: str) -> None:
+    tenant = Tenant(service, "idle", f"idle-{name}")
+    answers = [tenant.get(path.format(name)) for path in WITH_NAMES]
+    answers += [
+        service.control("POST", path, body, tenant.token)
+        for path, body in (("/v1/events/approve", {"vm": name}), (f"/v1/events/{name}/approve", {}))
+    ]
+    for answer in answers:
+        assert b"Did you mean" not in answer.body
+
+
+def test_a_hint_for_an_event_never_has_the_id_of_another_group(service: Service) -> None:
+    (event,) = service.request_operation("restart", "secret-0")
+    tenant = Tenant(service, "idle", "idle-events")
+    for near in (event.id[:-1], event.id[:-1] + "x"):
+        answer = tenant.get(f"/v1/events/{near}")
+        assert answer.status == 404
+        assert event.id.encode() not in answer.body
+
+
+def test_a_hint_never_names_a_token_to_who_may_not_list_tokens(service: Service) -> None:
+    for role in ("viewer", "operator"):
+        body = {"name": f"hidden-{role}", "role": role}
+        token = service.control("POST", "/v1/tokens", body).json()["token"]
+        answer = service.control("GET", "/v1/history?by=hidden-viewe", token=token)
+        assert answer.status == 404
+        assert b"hidden-viewer" not in answer.body
+    assert b"hidden-viewer" in service.control("GET", "/v1/history?by=hidden-viewe").body

@@ -122,6 +122,52 @@ def test_approve_postpone_and_cancel(forewarn: Service, user: PortalUser) -> Non
     assert forewarn.events == []
 
 
+SPOT = """
+[[vm]]
+name = "spot"
+priority = "spot"
+"""
+
+
+@pytest.mark.forewarn(fleet=SPOT)
+def test_an_advisory_has_no_deadline_and_waits_for_no_approval(forewarn: Service, user: PortalUser) -> None:
+    forewarn.request_operation("rebalance", "spot")
+    user.sees("advisory", "table")
+    assert user.page.get_by_text("next NotBefore in").count() == 0
+    assert user.page.get_by_text("not approved").count() == 0
+    assert user.page.get_by_role("button", name="Approve").count() == 0
+    user.page.locator("table").get_by_role("link", name="Rebalance").click()
+    user.sees("advisory", "dl")
+    assert "NotBefore" not in user.page.locator("dl").inner_text()
+    user.sees("It is a recommendation and never starts.")
+    user.page.locator("dl").get_by_role("link", name="spot").first.click()
+    user.heading("VM spot")
+    user.sees("Rebalance advisory", "dl")
+    user.page.get_by_role("link", name="Rebalance").first.click()
+    user.press("Cancel")
+    user.page.get_by_role("dialog").get_by_role("button", name="Cancel the event").click()
+    user.sees("cancelled", "dl")
+    assert forewarn.events == []
+
+
+@pytest.mark.forewarn(fleet=SPOT)
+def test_an_eviction_with_a_notice_below_the_minimum(forewarn: Service, user: PortalUser) -> None:
+    user.follow("Fleet")
+    user.page.get_by_role("link", name="spot: ").click()
+    user.page.get_by_label("Operation", exact=True).select_option("eviction")
+    user.page.get_by_label("Notice", exact=True).fill("0s")
+    user.sees("the minimum for Preempt is 30s")
+    assert user.button("Request eviction").is_disabled()
+    user.page.get_by_label("Minimum notice").select_option("notice")
+    user.sees("Overrides")
+    assert forewarn.events == []
+    user.press("Request eviction")
+    user.heading("Preempt of spot")
+    user.sees("started", "dl")
+    (event,) = forewarn.events
+    assert event.started_at == event.not_before
+
+
 @pytest.mark.forewarn(fleet=FLEET)
 def test_the_timeline_shows_what_comes_next(forewarn: Service, user: PortalUser) -> None:
     """An event in a week does not make the events of the next hour too small to see."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from doc_pages import README, blocks
+
 ROOT = Path(__file__).parents[2]
 PYTHON = """#!/bin/sh
 case "$*" in
@@ -19,9 +21,10 @@ case "$*" in
 -VV) echo "Python 3.99" ;;
 "-m venv "*)
   [ -z "$BROKEN" ] || exit 1
-  mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/forewarn" ;;
-up*) echo "forewarn $*" ;;
-*) echo "$*" >>asked ;;
+  mkdir -p "$3/bin"
+  for name in python forewarn ruff mdformat mypy pytest; do cp "$0" "$3/bin/$name"; done ;;
+*"pip install"*) echo "$*" >>asked ;;
+*) echo "${0##*/} $*" ;;
 esac
 """
 
@@ -32,7 +35,7 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "script").mkdir()
-        for name in ("setup", "server"):
+        for name in ("setup", "server", "test", "format"):
             shutil.copy(ROOT / "script" / name, folder / "script" / name)
         shutil.copy(ROOT / "pyproject.toml", folder / "pyproject.toml")
         (folder / "python").write_text(PYTHON)
@@ -73,6 +76,20 @@ def test_the_server_needs_only_the_product(project: Project) -> None:
     done = project.run("server", "--speed", "60")
     assert done.stdout == "forewarn up --fleet examples/demo.toml --speed 60\n"
     assert project.installed == ["."]
+
+
+def test_the_first_commands_of_the_readme_do_all_their_own_set_up(project: Project) -> None:
+    """Each of them runs in a new clone, and without an activated environment."""
+    commands = [line.partition("#")[0].split() for line in blocks(README)[0].text.splitlines()]
+    assert [path for path, *_ in commands] == ["script/server", "script/test"]
+    last = []
+    for path, *arguments in commands:
+        shutil.rmtree(project.folder / ".venv", ignore_errors=True)
+        done = project.run(path.removeprefix("script/"), *arguments)
+        assert done.returncode == 0, done.stderr
+        last.append(done.stdout.splitlines()[-1].split()[0])
+    assert last == ["forewarn", "pytest"]
+    assert project.installed == [".", ".[test]"]
 
 
 def test_it_installs_again_after_a_change_of_the_dependencies(project: Project) -> None:

@@ -68,6 +68,9 @@ WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] 
     "freeze of unknown length": (lambda vm: vm.freeze("unknown"), "Freeze", 15 * MINUTE, None),
     "migrate": (lambda vm: vm.migrate(), "Freeze", 15 * MINUTE, timedelta(seconds=5)),
     "evict": (lambda vm: vm.evict(), "Preempt", timedelta(seconds=30), None),
+    "evict with a short notice": (lambda vm: vm.evict(notice="5s"), "Preempt", timedelta(seconds=5), None),
+    "evict without notice": (lambda vm: vm.evict(notice=0), "Preempt", timedelta(0), None),
+    "evict with a long notice": (lambda vm: vm.evict(notice=120), "Preempt", 2 * MINUTE, None),
     "delete": (lambda vm: vm.delete(), "Terminate", 10 * MINUTE, None),
     "reimage": (lambda vm: vm.reimage(), "Reboot", 15 * MINUTE, None),
     "degrade": (lambda vm: vm.degrade(), "Freeze", timedelta(days=7), timedelta(seconds=5)),
@@ -90,7 +93,25 @@ def test_each_method_of_a_vm_makes_its_event(forewarn: Service, way: str) -> Non
     assert event.status == "Started"
     forewarn.advance(minutes=10)
     assert event.status == "Completed"
-    assert vm.running == (way not in ("evict", "delete"))
+    assert vm.running == (kind not in ("Preempt", "Terminate"))
+
+
+@pytest.mark.forewarn(preview_versions=True)
+def test_advice_is_an_advisory_that_never_starts(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    advice = vm.rebalance()
+    assert (advice.type, advice.status) == ("SpotRebalanceRecommendation", "Advisory")
+    shown = vm.poll("2024-07-09").event(advice.id)
+    assert shown is not None
+    assert (shown.status, shown.not_before) == ("Advisory", None)
+    vm.approve(advice)
+    assert not advice.was_approved
+    for act in (advice.approve, lambda: forewarn.advance_to_start(advice)):
+        with pytest.raises(errors.EventIsAdvisory, match="never starts"):
+            act()
+    assert forewarn.request_operation("eviction", vm, notice="0s", overrides=["notice"])[0].status == "Started"
+    forewarn.advance("0s")
+    assert advice.status == "Cancelled"
 
 
 def test_a_single_vm_has_a_terminate_notice_and_a_spot_vm_an_eviction_policy(forewarn: Service) -> None:

@@ -20,7 +20,7 @@ from forewarn.core.access import Role, Token
 from forewarn.core.fleet import Fleet, Group, Host
 from forewarn.core.fleet_commands import PolicyUpdate
 from forewarn.core.operations import CauseRequest
-from forewarn.core.requests import request
+from forewarn.core.requests import request, request_in_steps
 from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Changes, ServiceState
 from forewarn.core.webhooks import Undelivered, Webhook
@@ -31,6 +31,7 @@ from forewarn.stores.change_set import ChangeSet, decode, encode
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from forewarn.core.steps import Steps
     from forewarn.engine.engine import Engine
 
 VMS, GROUPS, HOSTS = sorted(FLEET.vms), sorted({vm.group for vm in FLEET.vms.values()}), sorted(FLEET.hosts)
@@ -208,8 +209,9 @@ class ChangeSetMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(["a", "b"]), vm=st.sampled_from(VMS))
     def request_has_a_key(self, key: str, vm: str) -> None:
-        def decide(draft: Any, now: Any, limits: Any) -> tuple[int, str]:
-            return 201, request(draft, now, limits, CauseRequest("restart", (vm,)), "somebody")[0].id
+        def decide(draft: Any, now: Any, limits: Any) -> Steps[tuple[int, str]]:
+            found = yield from request_in_steps(draft, now, limits, CauseRequest("restart", (vm,)), "somebody")
+            return 201, found[0].id
 
         self.command(access.run_once, f"caller {key}", vm, decide)
 

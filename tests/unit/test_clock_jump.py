@@ -12,7 +12,7 @@ from forewarn.clock import StoredClock, SystemClock
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import OperationStatus
 from forewarn.engine.engine import Engine
-from forewarn.errors import ClockNotJumped, VirtualClockAccepted
+from forewarn.errors import ClockNotJumped, StoreFailed, VirtualClockAccepted
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
@@ -210,6 +210,31 @@ async def test_a_jump_does_not_change_how_long_ago_a_group_polled(
     await engine.stop()
 
 
+async def test_a_jump_is_recorded_when_the_disk_works_again(
+    running: Running, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = running.engine
+
+    def fail(_: object) -> None:
+        raise StoreFailed(problem="no room")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(engine._writer._store, "commit", fail)
+        for _ in range(2):
+            machine.system += HOUR
+            with pytest.raises(StoreFailed):
+                await engine.tick()
+        with pytest.raises(StoreFailed):
+            await engine.accept_clock("admin")
+        assert running.clock.jump is not None, "the hold goes on"
+        assert "clock-jumped" not in await running.kinds()
+    await engine.tick()
+    await engine.accept_clock("admin")
+    recorded = [kind for kind in await running.kinds() if kind.startswith("clock")]
+    assert recorded == ["clock-jumped", "clock-jumped", "clock-accepted"]
+    await engine.stop()
+
+
 async def test_approvals_still_start_events(running: Running, machine: Machine) -> None:
     operation = await request_operation(running.engine, "restart", "web-0")
     machine.system += HOUR
@@ -244,6 +269,22 @@ async def test_a_restart_does_not_end_a_hold(running: Running, machine: Machine,
     assert running.clock.now() == machine.system
     assert running.engine.document("web").enabled
     assert (running.status(operation) is OperationStatus.PENDING) == (step < timedelta(0))
+    await running.engine.stop()
+
+
+async def test_downtime_before_a_hold_is_no_notice(running: Running, machine: Machine) -> None:
+    """The service stops again before the hold ends."""
+    await request_operation(running.engine, "restart", "web-0")
+    (before,) = running.engine.live_events()
+    await running.engine.stop()
+    machine.wait(20 * MINUTE)
+    machine.system += HOUR
+    running = Running(running.folder, machine)
+    await running.engine.start()
+    assert running.clock.jump is not None
+    running = await running.restart()
+    (event,) = running.engine.live_events()
+    assert event.not_before == before.not_before + 20 * MINUTE
     await running.engine.stop()
 
 

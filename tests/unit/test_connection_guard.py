@@ -16,6 +16,7 @@ from moved_loop import MovedLoop, move_on
 
 from forewarn.control.connection_guard import ControlLimits
 from forewarn.control.server import Certificate, ControlServer
+from forewarn.files.fleet_file import MAX_FLEET_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,6 +56,7 @@ class Application:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
+        scope["state"]["token"] = object()
         body, more = bytearray(), scope["path"] != "/refused"
         if scope["path"] == "/waits":
             await self.may_end.wait()
@@ -212,22 +214,30 @@ async def test_a_head_has_a_deadline_although_its_bytes_keep_coming(in_time: boo
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
-async def test_a_slow_body_is_accepted_while_bytes_arrive(chunked: bool) -> None:
+async def test_a_slow_body_is_accepted_while_parts_arrive(chunked: bool) -> None:
+    part = b"#" * LIMITS.body_part_bytes
     async with running() as service:
         client, received = await service.client(), service.application.received
-        client.send((CHUNKED if chunked else POST) % b"")
+        client.send((CHUNKED if chunked else POST.replace(b"9", b"%d" % (10 * len(part)))) % b"")
         for _ in range(8):
-            client.send(b"1\r\n#\r\n" if chunked else b"#")
-            assert await received.get() == b"#"
+            client.send(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+            size = 0
+            while size < len(part):
+                size += len(await received.get())
             move_on(LIMITS.body_seconds - A_BIT)
-        move_on(A_BIT)
+        for _ in range(2):
+            assert await (await service.client()).is_answered()
+            client.send(b"1\r\n#\r\n" if chunked else b"#")
+            await received.get()
+            move_on(A_BIT)
+        assert (await client.answer())[0] == 408
         assert await client.rest() == b""
         await service.application.client_gone.wait()
 
 
 async def test_a_body_that_the_application_does_not_read_is_not_late() -> None:
     async with running() as service:
-        client, body = await service.client(), b"#" * LARGE
+        client, body = await service.client(), b"#" * MAX_FLEET_BYTES
         client.send(POST.replace(b"9", b"%d" % len(body)) % b"waits" + body)
         await answer_another(service)
         assert client.writer.transport.get_write_buffer_size() > 0

@@ -51,7 +51,7 @@ def test_the_last_problem_is_that_of_the_latest_failure_while_anything_is_undeli
     assert deliveries.stats("a") == DeliveryStats()
 
 
-def test_counts_are_read_without_iterating_over_the_rows() -> None:
+def test_counts_and_rows_are_found_without_iterating_over_the_rows() -> None:
     class Rows(dict[int, Undelivered]):
         def __iter__(self) -> None:  # type: ignore[override]
             raise AssertionError("a million rows")
@@ -61,3 +61,6 @@ def test_counts_are_read_without_iterating_over_the_rows() -> None:
     deliveries = WebhookDeliveries()
     deliveries._undelivered["a"] = Rows({1: Undelivered("a", 1, 1, 79)})
     assert deliveries.stats("a") == DeliveryStats(1)
+    assert deliveries.is_undelivered("a", 1)
+    assert not deliveries.is_undelivered("a", 2)
+    assert not deliveries.is_undelivered("b", 1)

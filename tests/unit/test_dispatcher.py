@@ -11,8 +11,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counted_turns import CountedLoop, longest_turn
 from engines import FLEET, START, approve, make_engine, request_operation
+from starlette.requests import Request
 
+from forewarn.control.metrics import webhook_metrics
+from forewarn.control.paging import Paging
+from forewarn.control.slices import Slices
+from forewarn.control.webhooks import WebhookControl
+from forewarn.core.fleet import VM, Fleet
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.state import DeliveryStats
@@ -42,6 +49,7 @@ from forewarn.errors import (
 )
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite_file import DATABASE_NAME
+from forewarn.wire.metrics_text import write_metrics
 from webhook_receiver import Receiver, Reply
 
 if TYPE_CHECKING:
@@ -175,6 +183,56 @@ async def test_only_rows_that_match_the_filter_arrive(receiver: Receiver) -> Non
     ]
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": CountedLoop})], ids=["counted"])
+async def test_the_work_for_many_webhooks_is_done_in_many_short_turns(receiver: Receiver) -> None:
+    first, *others = (vm.name for vm in FLEET.vms.values() if vm.group == "web")
+    async with running() as (engine, _):
+        await engine.enable("web", by="test")
+        for number in range(MAX_WEBHOOKS):
+            await engine.execute(add_webhook, hook(receiver.url(), f"hook-{number}", kinds=("scheduled",)), "ops")
+        await request_operation(engine, "restart", first)  # imports at first use
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == MAX_WEBHOOKS)
+        with longest_turn() as turns:
+            for name in others:
+                await request_operation(engine, "restart", name)
+            await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == MAX_WEBHOOKS * (1 + len(others)))
+    assert turns.longest < 20_000
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": CountedLoop})], ids=["counted"])
+async def test_many_webhooks_with_many_groups_are_listed_in_short_turns() -> None:
+    groups = [f"vm-{number}" for number in range(MAX_WEBHOOK_GROUPS)]
+    async with running() as (engine, dispatcher):
+        await engine.apply_fleet(Fleet([VM(name, name, "host-a") for name in groups]), by="test")
+        for number in range(MAX_WEBHOOKS):
+            added = hook("http://example.com/", f"hook-{number}", groups=tuple(groups), kinds=("host-failed",))
+            await engine.execute(add_webhook, added, "ops")
+        while any(dispatcher.position(each) < engine.records.newest for each in engine.draft().webhooks().values()):
+            await engine.records.oldest()  # the senders read what they skip
+        control, request = WebhookControl(engine, dispatcher, Slices()), Request({"type": "http"})
+        request.state.query = Paging(limit=1000)
+        with longest_turn() as turns:
+            page = await control.webhooks(request)
+        assert turns.longest < 1000
+        with longest_turn() as turns:
+            text = write_metrics(webhook_metrics(engine, dispatcher))
+        assert turns.longest < 15_000
+    assert bytes(page.body).count(groups[-1].encode()) == text.count("_dropped_rows_total{") == MAX_WEBHOOKS
+
+
+async def test_the_connections_of_a_removed_webhook_are_closed(receiver: Receiver) -> None:
+    async with running() as (engine, dispatcher):
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        sender = dispatcher._senders["hook"]
+        pool = await sender._outbound._connection_pool()
+        assert pool.connections
+        await engine.remove_webhook("hook", "ops")
+        await asyncio.wait([sender._task])
+        assert not pool.connections
+
+
 async def test_a_failing_row_blocks_the_rows_after_it(receiver: Receiver) -> None:
     receiver.respond = lambda got: Reply(500 if got.group == "web" else 200)
     async with running() as (engine, dispatcher):
@@ -224,7 +282,7 @@ async def test_delivery_resumes_after_failures_and_a_restart(
         else:
             receiver.respond = lambda _: replies[trouble]
         if trouble == "hangs":
-            dispatcher._outbound._timeout_seconds = 0.2
+            dispatcher._senders["hook"]._outbound._timeout_seconds = 0.2
         for cause in ("restart", "redeploy", "live-migration"):
             await request_operation(engine, cause, "web-0")
             await request_operation(engine, cause, "db-0")

@@ -21,7 +21,7 @@ from forewarn.core.durations import (
     to_text,
     to_text_if_any,
 )
-from forewarn.errors import BadDuration
+from forewarn.errors import BadDuration, DurationTooLong
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,15 @@ def test_parse(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1x", "s", "-5m", "5m3h", "1e3", "99999d", "1 2", "١m"])
+@pytest.mark.parametrize("text", ["", "soon", "1x", "s", "-5m", "5m3h", "1e3", "1 2", "١m"])
 def test_an_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(BadDuration, match="Write it like"):
         parse_duration(text)
+
+
+def test_a_duration_that_is_too_long_is_named_as_such() -> None:
+    with pytest.raises(DurationTooLong, match=r"'99999d' is too long. The maximum is 3660d"):
+        parse_duration("99999d")
 
 
 def test_a_negative_duration_has_a_minus() -> None:

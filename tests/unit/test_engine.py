@@ -279,7 +279,7 @@ async def test_a_vm_with_a_live_event_leaves_only_by_force_and_then_its_event_en
         with pytest.raises(VMHasLiveEvent, match=event.id):
             await engine.apply_fleet(without, by="operator")
         assert "db-0" in engine.fleet.vms
-        change = await engine.apply_fleet(without, by="operator", force=True)
+        change = (await engine.apply_fleet(without, by="operator", force=True)).change
         assert [vm.name for vm in change.removed] == ["db-0"]
         assert (await engine.records.event(event.id)).status is EventStatus.CANCELLED  # type: ignore[union-attr]
         assert not engine.document("db-0").enabled
@@ -335,6 +335,35 @@ async def test_vitals_count_commits_and_have_the_last_error(monkeypatch: pytest.
             assert "no room" in measurements.problem
         await request_operation(engine, "restart", "web-0")
         assert (measurements.failed_commits, measurements.problem) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "options", "boots", "stays", "runs"),
+    [
+        ("host-update", {"host": "host-b", "type": "Freeze"}, 1, True, True),
+        ("host-update", {"host": "host-b", "type": "Reboot"}, 2, True, True),
+        ("restart", {"vms": ("spot-0",)}, 2, True, True),
+        ("redeploy", {"vms": ("spot-0",)}, 2, False, True),
+        ("eviction", {"vms": ("spot-0",)}, 1, True, False),
+        ("delete", {"vms": ("spot-0",)}, 1, True, False),
+    ],
+    ids=["Freeze", "Reboot of a host", "Reboot", "Redeploy", "Preempt", "Terminate"],
+)
+async def test_the_fabric_does_to_the_vm_what_the_event_says(
+    cause: str, options: dict[str, Any], boots: int, stays: bool, runs: bool
+) -> None:
+    engine, fabric = make_engine()
+    await engine.start()
+    fleet = Fleet(
+        [VM("spot-0", "spot-0", "host-b", priority="spot")], [Group("spot-0", "standalone")], [Host("host-b")]
+    )
+    await engine.apply_fleet(fleet, by="test")
+    (operation,) = await engine.execute(request, CauseRequest(cause, **options), "test")
+    await engine.advance(timedelta(0))  # the fabric has reported
+    vm = engine.fleet.vm("spot-0")
+    machine = await fabric.inspect("spot-0")
+    assert (machine.boots, vm.host == "host-b", machine.running) == (boots, stays, runs), operation
+    await engine.stop()
 
 
 async def test_the_fabric_failing_being_slow_or_forgetting_only_delays_the_end() -> None:

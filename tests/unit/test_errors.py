@@ -8,7 +8,7 @@ import string
 import subprocess
 import sys
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -84,6 +84,46 @@ def test_a_relayed_error_can_be_copied() -> None:
 )
 def test_the_nearest_name_knows_typos_and_synonyms(word: str, known: list[str], hint: str) -> None:
     assert errors.nearest(word, known) == (f" Did you mean {hint!r}?" if hint else "")
+
+
+class CountedName(str):
+    """A name that counts the characters that are compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def lower(self) -> str:
+        CountedName.compared += len(self)
+        return super().lower()
+
+
+@pytest.mark.parametrize("length", [10, 80, 5000])
+@pytest.mark.parametrize("word", ["web-x", "a" * 80, "ab" * 50, "x" * 1_000_000])
+def test_the_work_for_a_hint_is_limited(word: str, length: int) -> None:
+    CountedName.compared = 0
+    read = []
+    names = (CountedName(f"{number:05}".rjust(length, "a")) for number in range(50_000) if not read.append(number))  # type: ignore[func-returns-value]
+    errors.nearest(word, names)
+    assert CountedName.compared <= 20_000
+    assert len(read) <= 10_000
+
+
+def test_a_hint_compares_each_character_of_a_name_once() -> None:
+    """So the work is the number of characters: bits of one number stand for the word."""
+    steps = 0
+
+    def count(_: object, event: str, __: object) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        return count
+
+    similarity = errors._similarity_to("ab" * 50)
+    sys.settrace(count)
+    try:
+        similarity("ba" * 40)
+    finally:
+        sys.settrace(None)
+    assert steps <= 3 * 80 + 10
 
 
 def test_messages_survive_without_docstrings() -> None:

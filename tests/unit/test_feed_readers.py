@@ -393,3 +393,68 @@ async def test_a_reader_crosses_the_rows_that_a_restore_skipped_in_a_few_reads(m
             rows = await Hearer(parts).until(engine.records.newest)
         assert [row["sequence"] for row in rows] == [*range(before + SKIPPED_NUMBERS + 1, engine.records.newest + 1)]
         assert len(reads) < 100
+
+
+# --- Work in each turn of the loop ----------------------------------------------------------------------
+
+
+async def test_many_readers_from_the_first_row_share_the_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own filter, so no encoded part fits two of them. All clients have room for everything."""
+    rendered = sent = 0
+    most_rendered = most_sent = 0
+
+    def render(entry: HistoryEntry) -> bytes:
+        nonlocal rendered
+        rendered += 1
+        return original(entry)
+
+    async def watch_turns() -> None:
+        nonlocal rendered, sent, most_rendered, most_sent
+        while True:
+            most_rendered, most_sent = max(most_rendered, rendered), max(most_sent, sent)
+            rendered = sent = 0
+            await asyncio.sleep(0)
+
+    async def follow(reader: FeedSubscriber) -> None:
+        nonlocal sent
+        async with aclosing(reader.parts()) as parts:
+            hearer = Hearer(parts)
+            while not hearer.position or int(hearer.position) < newest:
+                assert await hearer.read()
+                sent += 1
+
+    original = feed_module.render
+    monkeypatch.setattr(feed_module, "render", render)
+    async with running_engine() as engine:
+        for tail_rows in (1000, 1):
+            feed = Feed(engine, tail_rows=tail_rows)
+            await happen(engine, 40)
+            newest = engine.records.newest
+            kinds = [frozenset({"requested", "scheduled", "cancelled", str(number)}) for number in range(50)]
+            readers = [await feed.reader(EVERY, each, 0) for each in kinds for _ in range(2)]
+            watch = asyncio.create_task(watch_turns())
+            await asyncio.gather(*map(follow, readers))
+            watch.cancel()
+            assert most_rendered * 200 < 2 * feed_module.PART_BYTES, "at most one part in a turn"
+            assert most_sent <= len(readers) + 1
+
+
+async def test_a_feed_whose_rows_are_in_memory_opens_and_continues_without_the_store() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        before = engine.records.newest
+        await happen(engine, 3)
+        reads: list[object] = []
+        read = engine.records._read
+
+        async def counted(*arguments: Any) -> Any:
+            reads.append(arguments)
+            return await read(*arguments)
+
+        engine.records._read = counted  # type: ignore[assignment]
+        for after in (None, engine.records.newest, engine.records.newest - 1, before):
+            async with aclosing((await feed.reader(EVERY, EVERY, after)).parts()) as parts:
+                await Hearer(parts).until(engine.records.newest)
+        assert not reads
+        await feed.reader(EVERY, EVERY, before - 1)
+        assert reads

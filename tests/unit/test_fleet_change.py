@@ -94,6 +94,7 @@ def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
         "members": {name: sorted(fleet.members(name)) for name in groups},
         "scope_members": {name: sorted(fleet.scope_members(name)) for name in [*groups, "red.2", "green.3"]},
         "scope_size": {name: fleet.scope_size(name) for name in [*groups, "red.2", "green.3"]},
+        "is_down": {name: fleet.is_down(name) for name in [*groups, "red.2", "green.3"]},
         "scopes": {name: fleet.scopes(name) for name in groups},
         "host": {name: tried(fleet.host, name) for name in hosts},
         "has_host": {name: fleet.has_host(name) for name in hosts},
@@ -177,7 +178,7 @@ def test_the_difference_lists_removed_vms_and_empty_groups(before: Fleet, after:
 
 
 NUMBERS = st.integers(0, 59)
-ACTS = st.tuples(st.sampled_from(["state", "policy", "move", "remove"]), NUMBERS, NUMBERS)
+ACTS = st.tuples(st.sampled_from(["state", "policy", "move", "stop", "remove"]), NUMBERS, NUMBERS)
 
 
 @settings(max_examples=amount(100))
@@ -196,6 +197,9 @@ def test_commands_change_a_fleet_to_what_a_new_one_would_be(fleet: Fleet, acts: 
             target = [*draft.fleet.hosts][how % len(draft.fleet.hosts)]
             moved = vms[which % len(vms)]._replace(host=target)
             draft.change_fleet(FleetChange(changed=(moved,), in_place=True))
+        elif what == "stop" and vms:
+            stopped = vms[which % len(vms)]._replace(deallocated=how % 2 == 0)
+            draft.change_fleet(FleetChange(changed=(stopped,), in_place=True))
         elif what == "remove" and vms:
             placement.remove_vms(draft, START, (vms[which % len(vms)],), "the VM was deleted")
         assert all_that_can_be_asked(draft.fleet) == all_that_can_be_asked(built_anew(draft.fleet))
@@ -230,7 +234,7 @@ def histories(draw: st.DrawFn) -> tuple[Fleet, Fleet]:
         if not target:
             target = spare_name(fleet)
             draft.change_fleet(FleetChange(hosts=(Host(target, spare=True),), in_place=True))
-        draft.change_fleet(FleetChange(changed=(placement._moved(draft.fleet.vms[vm.name], target),), in_place=True))
+        draft.change_fleet(FleetChange(changed=(placement.moved(draft.fleet.vms[vm.name], target),), in_place=True))
     return declared, draft.fleet
 
 

@@ -382,6 +382,8 @@ WRONG = {
         "group[2].name",
         "not a valid name",
     ),
+    "a group that URLs cannot name": ('[[group]]\nname = "."\nkind = "scale-set"\n', 2, 'group ".".name', "remove it"),
+    "a VM that URLs cannot name": ('[[vm]]\nname = ".."\n', 2, 'vm "..".name', "'..' cannot be a name"),
     "group key": (AVAILABILITY_SET + "update_domain = 5\n", 4, 'group "web".update_domain', "'update_domains'"),
     "domains as text": (AVAILABILITY_SET + 'fault_domains = "2"\n', 4, 'group "web".fault_domains', "a string"),
     "domains as truth": (AVAILABILITY_SET + "fault_domains = true\n", 4, 'group "web".fault_domains', "a boolean"),

@@ -19,17 +19,26 @@ from depth import amount
 from forewarn.clock import VirtualClock
 from forewarn.core import approvals
 from forewarn.core.events import EventStatus
-from forewarn.core.fleet import VM, Fleet, Group, Host, Visibility
+from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, Visibility
 from forewarn.core.fleet_commands import return_host
-from forewarn.core.operations import CauseRequest
+from forewarn.core.history import ENGINE
+from forewarn.core.operations import CauseRequest, OperationStatus
 from forewarn.core.requests import request
-from forewarn.errors import DestinationConflict, ForewarnError, UnknownStartRequest, VMHasLiveEvent
+from forewarn.errors import (
+    DestinationConflict,
+    ForewarnError,
+    HostOutOfService,
+    HostWorkStarted,
+    UnknownStartRequest,
+    VMHasLiveEvent,
+)
 from forewarn.ports import HistoryFilter, ListFilter
 from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
+from postgresql import SERVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
     from typing import Any
 
@@ -93,6 +102,7 @@ FILTERS = st.builds(
     after_id=st.just(""),
     limit=st.just(1000),
     group=_maybe(*FLEET.groups, "db-0"),
+    generation=st.integers(0, 3),
     vm=_maybe("web-*", "[^w]*", "set_?", "db-0"),
     host=_maybe(*HOSTS),
     type=_maybe("Reboot", "Redeploy", "Freeze", "Terminate"),
@@ -115,6 +125,7 @@ class InvariantsMachine(RuleBasedStateMachine):
         self.engine: Engine
         self.fabric: SimulatedFabric
         self.promised: dict[str, Event] = {}
+        self.known_rows = 0
         self.approved: set[str] = set()
         self.approvals: dict[str, str] = {}
         self.cancelled: set[str] = set()
@@ -270,7 +281,7 @@ class InvariantsMachine(RuleBasedStateMachine):
         except ForewarnError:
             assert event.status is EventStatus.STARTED
         else:
-            assert event.status is EventStatus.SCHEDULED
+            assert event.status is not EventStatus.STARTED
             operation = self.do(self.engine.records.operation(event.operation))
             self.cancelled.update(operation.events)
 
@@ -316,8 +327,17 @@ class InvariantsMachine(RuleBasedStateMachine):
         fleet, now = Fleet(vms, groups, FLEET.hosts.values()), self.engine.fleet
         leaving = {vm.name for vm in now.vms.values() if vm.name in missing or now.scope_of(vm) != fleet.scope_of(vm)}
         touched = {event.operation for event in self.engine.live_events() if leaving & {*event.resources}}
+        goes_on = {
+            one.id
+            for one in self.engine.live_operations()
+            if one.status is OperationStatus.STARTED and one.executed_at is None
+        }
         try:
             self.do(self.engine.apply_fleet(fleet, by="operator", force=force))
+        except HostOutOfService:
+            assert any(host.state is not HostState.IN_SERVICE for host in now.hosts.values())
+        except HostWorkStarted:
+            assert any(one.is_on_host and one.started_at is not None for one in self.engine.live_operations())
         except DestinationConflict:
             assert any(operation.moves for operation in self.engine.live_operations())
         except VMHasLiveEvent:
@@ -325,7 +345,12 @@ class InvariantsMachine(RuleBasedStateMachine):
             assert not force
         else:
             assert force or not touched
-            self.gone.update(event.id for event in self.promised.values() if event.operation in touched)
+            # Work in progress goes on for other VMs.
+            self.gone.update(
+                event.id
+                for event in self.promised.values()
+                if event.operation in touched and (event.operation not in goes_on or leaving & {*event.resources})
+            )
 
     @rule()
     def service_is_killed(self) -> None:
@@ -360,12 +385,25 @@ class InvariantsMachine(RuleBasedStateMachine):
     @invariant()
     def promises_are_kept(self) -> None:
         if hasattr(self, "engine"):
+            self.learn_of_newcomers()
             live = {event.id: event for event in self.engine.live_events()}
             # What is over is in the store, and stays: it is looked at once, and again after a kill and at the end.
             ended = [event_id for event_id in self.promised if event_id not in live and event_id not in self.over]
             self.over.update(self.do(self.read(ended)))
             for event_id in [*live, *ended]:
                 self.check_promise(live.get(event_id) or self.over[event_id])
+
+    def learn_of_newcomers(self) -> None:
+        """A VM that arrives at a host with work ahead of it gets an event that no request has returned."""
+        if self.engine.records.newest == self.known_rows:
+            return
+        new = HistoryFilter(after=self.known_rows, kinds=("scheduled", "approved"), limit=100_000)
+        for entry in self.do(self.engine.records.history(new)):
+            if entry.kind == "scheduled" and entry.event_then is not None:
+                self.promised.setdefault(entry.event, entry.event_then)
+            elif entry.by == ENGINE:
+                self.approved.add(entry.event)
+        self.known_rows = self.engine.records.newest
 
     async def read(self, ids: list[str]) -> dict[str, Event]:
         found = {event_id: await self.engine.records.event(event_id) for event_id in ids}
@@ -427,13 +465,17 @@ class InvariantsMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         for event in self.engine.live_events():
+            assert (event.status is EventStatus.ADVISORY) == (event.type == "SpotRebalanceRecommendation")
             if event.status is EventStatus.SCHEDULED:
                 assert not self.all_may_start(event), "what may start has not started"
 
     def all_may_start(self, event: Event) -> bool:
-        siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == event.operation]
-        if event.type == "SpotRebalanceRecommendation":
+        operations = self.engine.live_operations()
+        operation = next(one for one in operations if one.id == event.operation)
+        bound_for = {host for one in operations if one.executed_at is None for _, host in one.moves}
+        if operation.is_on_host and operation.host in bound_for:  # it waits for VMs on their way to its host
             return False
+        siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == event.operation]
         if event.type == "Terminate" and self.now < event.not_before:  # deletions of a group wait for each other
             siblings += [
                 other for other in self.engine.live_events() if (other.scope, other.type) == (event.scope, event.type)
@@ -458,8 +500,9 @@ class PostgresqlMachine(InvariantsMachine):
 
 
 @pytest.fixture
-def postgresql_machine(shared_store: SharedStore) -> None:
-    PostgresqlMachine.shared = shared_store
+def postgresql_machine(shared_store_of: Callable[[int], SharedStore]) -> None:
+    """A state machine cannot have parameters, so it has the newest server only."""
+    PostgresqlMachine.shared = shared_store_of(max(SERVERS))
 
 
 TestNeverOnPostgresql = pytest.mark.usefixtures("postgresql_machine")(PostgresqlMachine.TestCase)
@@ -477,3 +520,21 @@ TestNever.settings = TestNeverAgain.settings = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+
+
+def test_work_that_waits_for_a_vm_on_its_way_is_not_due() -> None:
+    machine = InvariantsMachine()
+    machine.begin()
+    machine.scope_polls("auto")
+    machine.fabric_misbehaves(0, 0, slow=True)
+    machine.host_is_ill("degraded-hardware", "host-a")
+    machine.host_is_well_again("host-a")
+    machine.host_is_updated("host-b", "Freeze")
+    machine.vm_approves([0], "auto")
+    (event,) = machine.engine.live_events()
+    assert (event.status, event.approved_by) == (EventStatus.SCHEDULED, "auto")
+    machine.nothing_due_is_left()
+    machine.time_passes(timedelta(minutes=3))
+    (event,) = machine.engine.live_events()
+    assert event.status is EventStatus.STARTED
+    machine.teardown()

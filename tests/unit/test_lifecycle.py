@@ -6,8 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.core.events import TRANSITIONS, Event, EventStatus, Source, Trigger, due, may_start, step
-from forewarn.errors import EventAlreadyStarted, EventEnded, EventNotDue, EventNotStarted, ForewarnError
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.events import TRANSITIONS, Event, EventStatus, Source, Trigger, due, first_status, may_start, step
+from forewarn.errors import (
+    EventAlreadyStarted,
+    EventEnded,
+    EventIsAdvisory,
+    EventNotDue,
+    EventNotStarted,
+    ForewarnError,
+)
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=15)
@@ -41,6 +49,11 @@ CELLS: list[tuple[EventStatus, Trigger, EventStatus | type[ForewarnError]]] = [
     (S.STARTED, T.FINISH, S.COMPLETED),
     (S.STARTED, T.CANCEL, EventAlreadyStarted),
     (S.STARTED, T.POSTPONE, EventAlreadyStarted),
+    (S.ADVISORY, T.APPROVE, S.ADVISORY),
+    (S.ADVISORY, T.START, EventIsAdvisory),
+    (S.ADVISORY, T.FINISH, EventIsAdvisory),
+    (S.ADVISORY, T.CANCEL, S.CANCELLED),
+    (S.ADVISORY, T.POSTPONE, EventIsAdvisory),
     (S.COMPLETED, T.APPROVE, EventEnded),
     (S.COMPLETED, T.START, EventEnded),
     (S.COMPLETED, T.FINISH, S.COMPLETED),
@@ -113,9 +126,16 @@ def test_not_before_only_moves_later() -> None:
     assert step(EVENT, T.POSTPONE, NOW, until=NOW) is EVENT
 
 
-def test_advice_never_starts() -> None:
-    advice = EVENT._replace(type="SpotRebalanceRecommendation", not_before=NOW)
+def test_an_advisory_never_starts_and_an_approval_changes_nothing() -> None:
+    advice = EVENT._replace(type="SpotRebalanceRecommendation", status=S.ADVISORY, not_before=NOW)
+    assert advice.status.live
     assert due(advice) is None
     assert not may_start(advice, LATER)
-    assert not may_start(step(advice, T.APPROVE, NOW, by="web-0"), LATER)
-    assert step(advice, T.CANCEL, LATER).status is S.CANCELLED
+    assert step(advice, T.APPROVE, NOW, by="web-0") is advice
+    # A store of an earlier release can hold an approved one.
+    assert not may_start(advice._replace(approved_at=NOW, approved_by="web-0"), LATER)
+
+
+@pytest.mark.parametrize("event_type", EVENT_TYPES)
+def test_only_a_recommendation_is_an_advisory(event_type: str) -> None:
+    assert (first_status(event_type) is S.ADVISORY) == (event_type == "SpotRebalanceRecommendation")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import make_engine, request_operation, running_engine
 
-from forewarn.core.shell_patterns import glob_matcher
 from forewarn.errors import StoreFailed
 from forewarn.ports import ListFilter
 
@@ -67,7 +66,3 @@ async def test_an_ended_event_stays_with_its_active_operation(tmp_path: Path) ->
     await engine.cancel_operation(work.id, "test")
     assert engine._writer.state.ended_of_active == {}
     await engine.stop()
-
-
-def test_a_range_that_goes_backwards_matches_nothing() -> None:
-    assert not glob_matcher("[z-a]")("m")

@@ -13,6 +13,7 @@ from forewarn.core.fleet_commands import PolicyUpdate
 from forewarn.core.operations import CauseRequest, OperationStatus
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
+from forewarn.core.steps import finish
 from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, ListFilter
@@ -126,7 +127,7 @@ async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
         rollout = await engine.execute(rollout_commands.start, ["*"], RolloutSettings(max_unavailable=1), "operator")
         assert "c" in rollout.pending
         await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
-        made = plan(engine.fleet, engine.limits, rollout, engine.clock.now(), lambda _: True)
+        made = finish(plan(engine.fleet, engine.limits, rollout, engine.clock.now(), lambda _: True))
         assert ("c", "the host left the fleet") in made.skipped
 
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counted_turns import CountedLoop, longest_turn
 
 from forewarn.core.webhooks import AllowedNetworks, parse_allowed_networks
-from forewarn.delivery.outbound import MAX_REDIRECTS, DeliveryOutcome, OutboundClient
+from forewarn.delivery.outbound import MAX_REDIRECTS, TOO_LONG, DeliveryOutcome, OutboundClient
 from webhook_receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
@@ -131,12 +132,49 @@ async def test_a_receiver_that_resets_rejects_or_sends_invalid_http(receiver: Re
 
 
 async def test_only_the_status_counts_however_long_the_body_is(receiver: Receiver) -> None:
-    receiver.respond = lambda _: Reply(flood=True)
+    receiver.respond = lambda _: Reply(flood=b"x")
     assert await send(receiver.url()) == DELIVERED
     assert await asyncio.to_thread(receiver.flood_over.wait, 60)
     assert receiver.flooded < 20_000_000, "it reads on and on"  # what the system keeps on the way is a part of it
     receiver.respond = lambda _: Reply(endless=True)
     assert await send(receiver.url(), seconds=0.5) == DELIVERED
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": CountedLoop}
+
+
+MAX_CALLS = 50_000
+"""In one turn of the event loop: a few milliseconds."""
+CONTINUE = Reply(100, flood=b"HTTP/1.1 100 \r\n\r\n")
+SMALL_CHUNKS = Reply(headers={"Transfer-Encoding": "chunked"}, flood=b"1\r\nx\r\n")
+MANY_HEADERS = Reply(headers={f"{each}": "" for each in range(1000)})
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (CONTINUE, DeliveryOutcome(delivered=False, error=TOO_LONG)),
+        (MANY_HEADERS, DELIVERED),
+        (SMALL_CHUNKS, DELIVERED),
+    ],
+    ids=["100 Continue", "many headers", "chunks of one byte"],
+)
+async def test_a_hostile_response_keeps_the_event_loop_only_for_short_turns(
+    receiver: Receiver, secure: Receiver, reply: Reply, outcome: DeliveryOutcome, scheme: str
+) -> None:
+    """However many receivers send one."""
+    hostile = receiver if scheme == "http" else secure
+    outbound = OutboundClient(LOCAL, 30)
+    assert await outbound.post(hostile.url(), HEADERS, b"{}") == DELIVERED  # imports what it needs
+    hostile.respond = lambda _: reply
+    with longest_turn() as turns:
+        outcomes = await asyncio.gather(*(outbound.post(hostile.url(), HEADERS, b"{}") for _ in range(20)))
+    await outbound.close()
+    assert turns.longest < MAX_CALLS
+    assert set(outcomes) == {outcome}
 
 
 async def test_a_connection_is_used_again(receiver: Receiver) -> None:
@@ -246,6 +284,19 @@ async def test_the_next_address_is_tried_if_one_does_not_respond(
 ) -> None:
     with resolving(monkeypatch, "two.example", ["127.0.0.2", "127.0.0.1"]):
         assert await send(receiver.url(host="two.example"), parse_allowed_networks("127.0.0.0/30")) == DELIVERED
+
+
+async def test_only_the_first_addresses_of_a_name_are_checked_and_used(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server can return thousands."""
+    answer = [f"127.0.{number // 250}.{number % 250 + 1}" for number in range(4000)]
+    outbound = OutboundClient(parse_allowed_networks("127.0.0.0/8"), 30)
+    assert await outbound.post(receiver.url(), HEADERS, b"{}") == DELIVERED  # imports what it needs
+    with resolving(monkeypatch, "many.example", answer), longest_turn() as turns:
+        assert await outbound.post(receiver.url(host="many.example"), HEADERS, b"{}") == DELIVERED
+    await outbound.close()
+    assert turns.longest < MAX_CALLS
 
 
 async def test_an_unknown_host_name() -> None:

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.state import HistoryEntry
 from forewarn.core.webhooks import (
     MAX_SKIPPED,
     MAX_UNCONFIRMED,
+    MAX_WEBHOOK_GROUPS,
     Attempt,
     DeliveryUpdate,
     Outbox,
@@ -121,6 +123,32 @@ def test_rows_that_do_not_match_are_skipped_without_a_write() -> None:
     take(outbox, rows(*"a" * MAX_SKIPPED, first=6))
     disk.write(outbox)
     assert disk.webhook.cursor == 5 + MAX_SKIPPED, "a webhook that wants little does not fall behind"
+
+
+class CountedName(str):
+    """A name that counts its comparisons."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return super().__eq__(other)
+
+
+def test_a_row_is_not_compared_with_every_group_and_kind_of_a_webhook() -> None:
+    groups = tuple(f"group-{each}" for each in range(MAX_WEBHOOK_GROUPS))
+    outbox = Outbox(HOOK._replace(groups=groups, kinds=tuple(HISTORY_KINDS)), (), WebhookRetryPolicy())
+    names = [CountedName(name) for name in reversed(groups)]
+    history = [
+        HistoryEntry(NOW, CountedName("scheduled"), "test", sequence=number, group=name)
+        for number, name in enumerate(names, 1)
+    ]
+    CountedName.compared = 0
+    take(outbox, history)
+    assert outbox.next() == Attempt(1, 1, history[0])
+    assert CountedName.compared <= 2 * len(history) + 10
 
 
 def test_a_failing_row_blocks_later_rows_and_is_retried_with_backoff_until_it_fails() -> None:

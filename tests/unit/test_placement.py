@@ -27,6 +27,7 @@ from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest, Operation, OperationStatus
 from forewarn.core.placement import choose_host, find_clashes, spare_name
 from forewarn.core.state import Changes, Draft, ServiceState
+from forewarn.core.steps import finish
 from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def test_domains_stay_separate_when_all_vms_of_a_host_move(
     moving = operation(0, CauseRequest("hardware-failure", host=host, type="Redeploy"), OperationStatus.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
-    moving = placement.choose_destinations(draft, START, OperatorLimits(makes_hosts=makes_hosts), moving)
+    moving = finish(placement.choose_destinations(draft, START, OperatorLimits(makes_hosts=makes_hosts), moving))
     assert len(moving.moves) == len({*moving.moves}) <= len(moving.vms)
     assert len(moving.moves) == len(moving.vms) or not makes_hosts
     placement.after_work(draft, START, moving)

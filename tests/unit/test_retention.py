@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.core.state import HistoryEntry
+    from forewarn.core.steps import Steps
     from forewarn.engine.engine import Engine
 
 DAY = timedelta(days=1)
@@ -133,7 +134,11 @@ async def test_idempotent_responses_are_kept_for_a_day_whatever_the_retention(
     async with running_engine(limits=OperatorLimits(history_retention=retention)) as engine:
 
         async def answer(text: str) -> str:
-            kept = await engine.execute(run_once, "somebody k", "f", lambda *_: (201, text))
+            def decide(*_: object) -> Steps[tuple[int, str]]:
+                yield 1
+                return 201, text
+
+            kept = await engine.execute_in_steps(run_once, "somebody k", "f", decide)
             return kept.body or (await engine.records.stored_response("somebody k")).body  # type: ignore[union-attr]
 
         assert await answer("first") == "first"

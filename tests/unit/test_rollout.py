@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from test_placement import fleets
 
 from depth import amount
+from forewarn.core import rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, Visibility
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.rollout_commands import MAX_HOSTS, MAX_UNAVAILABLE, plan, prepare, start
-from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching
+from forewarn.core.rollout_commands import MAX_HOSTS, MAX_UNAVAILABLE, plan, start
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order
+from forewarn.core.shell_patterns import matching
 from forewarn.core.state import Changes, Draft, ServiceState
+from forewarn.core.steps import at_once, finish
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadOption, LimitExceeded, NoHostInService, NoMatchingHost, RolloutOverlaps
 from forewarn.ports import ListFilter
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.operations import Operation
+
+prepare = at_once(rollout_commands.prepare)
 
 WINDOWS = [
     (),
@@ -73,7 +78,7 @@ def test_each_host_is_in_one_wave_with_one_domain_of_a_group(
     fleet = fleet_of(hosts)
     queue = WaveQueue(fleet, fleet.hosts)
     taken: list[str] = []
-    while wave := queue.next_wave(max_unavailable, lambda host: int(host[-3:]) in busy):
+    while wave := finish(queue.take_wave(max_unavailable, lambda host: int(host[-3:]) in busy)):
         assert len(wave) <= max_unavailable
         assert not busy & {int(host[-3:]) for host in wave}, "a busy host was taken"
         assert not two_domains_of_a_group(fleet, wave)
@@ -88,11 +93,11 @@ def test_each_host_is_in_one_wave_with_one_domain_of_a_group(
 def test_a_wave_is_as_large_as_it_can_be() -> None:
     fleet = fleet_of([{("web", number % 3)} for number in range(9)])
     queue = WaveQueue(fleet, fleet.hosts)
-    assert queue.next_wave(2) == ["host-000", "host-003"]
-    assert queue.next_wave(5) == ["host-001", "host-004", "host-007"]
-    assert queue.next_wave(5) == ["host-002", "host-005", "host-008"]
-    assert queue.next_wave(5) == ["host-006"]
-    assert queue.next_wave(5) == []
+    assert finish(queue.take_wave(2)) == ["host-000", "host-003"]
+    assert finish(queue.take_wave(5)) == ["host-001", "host-004", "host-007"]
+    assert finish(queue.take_wave(5)) == ["host-002", "host-005", "host-008"]
+    assert finish(queue.take_wave(5)) == ["host-006"]
+    assert finish(queue.take_wave(5)) == []
 
 
 def test_hosts_are_updated_domain_after_domain() -> None:
@@ -100,13 +105,13 @@ def test_hosts_are_updated_domain_after_domain() -> None:
     order = in_order(fleet, fleet.hosts)
     assert [int(host[-3:]) for host in order] == [0, 2, 4, 6, 1, 3, 5]
     queue = WaveQueue(fleet, order)
-    assert [len(queue.next_wave(10)) for _ in range(3)] == [4, 3, 0]
+    assert [len(finish(queue.take_wave(10))) for _ in range(3)] == [4, 3, 0]
 
 
 def test_waves_of_one_host_each_take_all_hosts() -> None:
     fleet = fleet_of([{("web", number)} for number in range(600)])
     queue = WaveQueue(fleet, fleet.hosts)
-    assert [queue.next_wave(5) for _ in range(601)] == [*([host] for host in fleet.hosts), []]
+    assert [finish(queue.take_wave(5)) for _ in range(601)] == [*([host] for host in fleet.hosts), []]
 
 
 # --- The plan -------------------------------------------------------------------------------------------
@@ -158,7 +163,7 @@ def test_a_plan_has_every_host_once_in_the_order_of_time(
         return
     rollout = prepare(drafted(fleet), START, patterns, settings, "test")
     limits = OperatorLimits(speed=speed)
-    made = plan(fleet, limits, rollout, START, lambda scope: scope not in deaf)
+    made = finish(plan(fleet, limits, rollout, START, lambda scope: scope not in deaf))
 
     assert dict(made.skipped) == useless
     updated = [host for wave in made.waves for host in wave.hosts]
@@ -203,7 +208,7 @@ def test_a_rollout_runs_as_planned(
             for scope in {*map(fleet.scope_of, fleet.vms.values())} - deaf:
                 await engine.enable(scope, by="test")
             prepared = prepare(engine.draft(), START, ["*"], settings, "test")
-            made = plan(fleet, limits, prepared, START, lambda scope: scope not in deaf)
+            made = finish(plan(fleet, limits, prepared, START, lambda scope: scope not in deaf))
             await engine.execute(start, ["*"], settings, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}
@@ -234,7 +239,7 @@ def test_a_plan_knows_which_scopes_of_a_set_get_a_notice(deaf: set[str]) -> None
         [Host("host-0"), Host("host-1")],
     )
     rollout = prepare(drafted(fleet), START, ["*"], RolloutSettings(max_unavailable=1), "test")
-    made = plan(fleet, OperatorLimits(), rollout, START, lambda scope: scope not in deaf)
+    made = finish(plan(fleet, OperatorLimits(), rollout, START, lambda scope: scope not in deaf))
     notices = {wave.hosts: wave.starts_at - wave.scheduled_at for wave in made.waves}
     assert notices == {
         (f"host-{number}",): timedelta(0) if f"web_{number}" in deaf else 15 * MINUTE for number in range(2)

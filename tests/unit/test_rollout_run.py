@@ -372,6 +372,39 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
         assert (rollout.status, rollout.reason) == (RolloutStatus.DONE, "")
 
 
+async def test_a_vm_that_left_the_fleet_and_was_added_again_was_not_updated() -> None:
+    vms = [VM(f"web-{number}", "web", f"h{number}", number) for number in range(2)]
+    fleet = Fleet(vms, [Group("web", "availability-set", 2)], [Host(vm.host) for vm in vms])
+    async with running_engine(fleet=fleet, enable_groups=False) as engine:
+        first = await engine.execute(rollout_commands.start, ["h0"], RolloutSettings(), "operator")
+        await engine.apply_fleet(Fleet(vms[1:], fleet.groups.values(), fleet.hosts.values()), by="test")
+        second = await engine.execute(rollout_commands.start, ["h1"], RolloutSettings(), "operator")
+        assert [host for host, _ in (*first.in_progress, *second.in_progress)] == ["h0", "h1"]
+        await engine.advance(MINUTE)  # the work is done, and settles
+        await engine.apply_fleet(fleet, by="test")
+        assert [one.vms for one in engine.live_operations()] == [(), ("web-1",)], "one update domain is out"
+
+
+@pytest.mark.parametrize("rollouts", [["h0", "h1"], ["h*"]])
+@pytest.mark.parametrize("update_domain", [0, 1])
+async def test_a_rollout_skips_a_host_if_a_vm_of_another_update_domain_arrives(
+    rollouts: list[str], update_domain: int
+) -> None:
+    vms = [VM("x", "x", "h0"), VM("web-0", "web", "h1", 0), VM("web-1", "web", "h0", update_domain)]
+    groups, hosts = [Group("web", "availability-set", 2)], [Host("h0"), Host("h1")]
+    async with running_engine(fleet=Fleet(vms[:2], groups, hosts)) as engine:
+        for pattern in rollouts:
+            await engine.execute(rollout_commands.start, [pattern], RolloutSettings(), "operator")
+        await engine.apply_fleet(Fleet(vms, groups, hosts), by="test")
+        out = {one.host: one for one in engine.live_operations()}
+        assert out.keys() == ({"h0", "h1"} if update_domain == 0 else {"h1"})
+        await engine.advance(HOUR)
+        ended = [one for _, one in await engine.records.rollouts(ListFilter(live=False))]
+        assert {one.status for one in ended} == {RolloutStatus.DONE}
+        reason = f"web-1 has arrived, and operation {out['h1'].id} affects update domain 0 of web"
+        assert [skipped for one in ended for skipped in one.skipped] == ([("h0", reason)] if update_domain else [])
+
+
 async def test_two_rollouts_update_the_same_update_domain_at_once_but_not_two() -> None:
     vms = [VM(f"web-{number}", "web", f"h{number}", number % 2) for number in range(4)]
     fleet = Fleet(vms, [Group("web", "availability-set", 2)], [Host(vm.host) for vm in vms])

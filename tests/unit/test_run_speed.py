@@ -13,6 +13,7 @@ from forewarn.core.fleet import VM, Fleet, Group
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
+from forewarn.core.steps import finish
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ async def test_a_rollout_runs_as_fast_as_its_plan_says() -> None:
         settings = RolloutSettings(speed=60.0, pause=timedelta(minutes=5))
         rollout = await engine.execute(rollout_commands.start, ["host-*"], settings, "tester")
         waiting = rollout._replace(pending=("host-a", "host-b"))
-        expected = plan(engine.fleet, engine.limits, waiting, START, lambda _: True)
+        expected = finish(plan(engine.fleet, engine.limits, waiting, START, lambda _: True))
         assert [wave.starts_at for wave in expected.waves] == [START + 15 * SECOND, START + 45 * SECOND]
         assert expected.expected_end == START + 55 * SECOND
         await engine.advance(54 * SECOND)

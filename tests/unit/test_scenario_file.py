@@ -155,6 +155,7 @@ def test_the_library_has_all_documented_scenarios() -> None:
         "hardware-failure",
         "host-maintenance",
         "live-migration",
+        "quick-eviction",
         "rolling-update",
         "scale-in",
         "spot-eviction",
@@ -390,7 +391,7 @@ BROKEN = {
         HEAD + DO + 'expect = { status = "Completed" }\n',
         4,
         "step[0].expect.status",
-        "'Completed' is not one of Scheduled, Started.",
+        "'Completed' is not one of Scheduled, Started, Advisory.",
     ),
     "a source of no event": (
         HEAD + DO + 'expect = { source = "user" }\n',
@@ -438,7 +439,13 @@ BROKEN = {
         HEAD + DO + 'expect = { status = "Started", notice = "1m" }\n',
         4,
         "step[0].expect.notice",
-        "A Started event has no NotBefore.",
+        "An event that is Started has no NotBefore.",
+    ),
+    "a notice of advice": (
+        HEAD + DO + 'expect = { status = "Advisory", notice = "1m" }\n',
+        4,
+        "step[0].expect.notice",
+        "An event that is Advisory has no NotBefore.",
     ),
 }
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
 TIMEOUT_SECONDS = 20
-VERSIONS = available_versions(preview=False)
+VERSIONS = available_versions(preview=True)
 HEAD = 'title = "mine"\n[needs]\nvms = 1\n'
 RESTART = '[[step]]\ndo = "restart"\n'
 TO_ITS_END = '[[step]]\nuntil = "Started"\nwithin = "15m"\n[[step]]\nuntil = "gone"\nwithin = "10m"\n'
@@ -183,6 +183,41 @@ async def test_the_same_when_it_is_true(right: str) -> None:
     async with running_stage() as stage:
         run = await stage.run_scenario(HEAD + RESTART + f"expect = {{ {right} }}\n" + TO_ITS_END, "db-0")
         assert run.status is RunStatus.PASSED, run
+
+
+ADVICE_THEN_EVICTION = """
+title = "advice, then an eviction without notice"
+fleet = '''
+[[vm]]
+name = "spot"
+priority = "spot"
+'''
+[needs]
+vms = 1
+priority = "spot"
+[[step]]
+do = "rebalance"
+expect = { type = "SpotRebalanceRecommendation", status = "Advisory" }
+[[step]]
+do = "eviction"
+notice = "0s"
+overrides = ["notice"]
+expect = { type = "Preempt", status = "Started" }
+[[step]]
+until = "gone"
+within = "1m"
+expect = { vm = "evicted" }
+"""
+
+
+async def test_advice_is_expected_as_an_advisory_and_an_eviction_needs_no_notice() -> None:
+    async with running_stage(parse_scenario(ADVICE_THEN_EVICTION, "mine", "mine").fleet) as stage:
+        run = await stage.run_scenario(ADVICE_THEN_EVICTION, "spot")
+        assert run.status is RunStatus.PASSED, run
+        wrong = ADVICE_THEN_EVICTION.replace('"Advisory"', '"Scheduled"')
+    async with running_stage(parse_scenario(wrong, "mine", "mine").fleet) as stage:
+        run = await stage.run_scenario(wrong, "spot")
+        assert run.steps[0].error == "spot: expected status Scheduled, got Advisory"
 
 
 async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:

@@ -16,7 +16,7 @@ from forewarn.cli.settings import command
 from forewarn.control.settings import SettingControl
 from forewarn.core.webhooks import AllowedNetworks
 from forewarn.errors import BadConfigFile, BadSetting, BadSettings, UnknownSetting
-from forewarn.settings import RENAMED, SETTINGS, SETTLING, Value, default_name, resolve, without_password
+from forewarn.settings import RENAMED, SETTINGS, SETTLING, Setting, Value, default_name, resolve, without_password
 from forewarn.testing import Service
 from forewarn.testing.running_service import read_settings
 
@@ -30,6 +30,16 @@ MINUTE = timedelta(minutes=1)
 def no_user_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+
+
+LISTS = {"NETWORKS": ("10.0.0.0/8", "192.168.7.0/24"), "NAMES": ("one.example.org", "two.example.org")}
+
+
+@pytest.mark.parametrize("setting", [s for s in SETTINGS.values() if s.metavar in LISTS], ids=lambda s: s.name)
+def test_an_option_with_a_list_can_be_repeated(setting: Setting) -> None:
+    first, second = LISTS[setting.metavar]
+    result = CliRunner().invoke(command, ["--json", setting.option, first, setting.option, second])
+    assert json.loads(result.stdout)[setting.name]["value"] == f"{first}, {second}"
 
 
 def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(tmp_path: Path) -> None:

@@ -8,15 +8,24 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-NOTICE = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30, "Terminate": 600}
+NOTICE = {
+    "Freeze": 900,
+    "Reboot": 900,
+    "Redeploy": 600,
+    "Preempt": 30,
+    "Terminate": 600,
+    "SpotRebalanceRecommendation": 0,
+}
 VALUES = {
     "Reboot": ("Virtual machine is going to be restarted as requested by authorized user.", "User", -1),
     "Redeploy": ("Virtual machine is going to be redeployed as requested by authorized user.", "User", -1),
     "Freeze": ("Host server is undergoing maintenance.", "Platform", 9),
     "Preempt": ("", "Platform", -1),
     "Terminate": ("", "User", -1),
+    "SpotRebalanceRecommendation": ("", "Platform", -1),
 }
-SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
+PREVIEW = "2024-07-09"
+SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01", "SpotRebalanceRecommendation": PREVIEW}
 VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
 STARTED_FOR = timedelta(minutes=10)
 INACTIVITY_TIMEOUT = timedelta(hours=24)
@@ -83,6 +92,9 @@ class EventModel:
             notice = 1200
         made = [Event(event_type, scope, self.now + timedelta(seconds=notice)) for scope in affected]
         made = [event for event in made if self.is_enabled(event.scope)]
+        if event_type == "SpotRebalanceRecommendation":
+            for event in made:
+                event.status = "Advisory"
         if "no event appears" in self.defects:
             return True
         for event in made:
@@ -112,6 +124,10 @@ class EventModel:
 
     def approve(self, scope: Scope, vm: str, ids: list[str]) -> bool:
         """Approve the events. Return False and approve none if an id is unknown."""
+        if "first id only" in self.defects:
+            ids = ids[:1]
+        if "last id only" in self.defects:
+            ids = ids[-1:]
         if "ended unknown" not in self.defects:
             ids = [event_id for event_id in ids if event_id.upper() not in scope.ended]
         found = [self.find(scope, event_id) for event_id in ids]
@@ -126,6 +142,8 @@ class EventModel:
         for event in found:
             if event is not None:
                 event.approved = True
+                if event.status == "Advisory" and "advice starts" in self.defects:
+                    event.status = "Scheduled"
                 if "approval counts" in self.defects:
                     event.scope.incarnation += 1
                 self.start_ready()
@@ -182,9 +200,9 @@ class EventModel:
             and self.now - scope.last_seen > INACTIVITY_TIMEOUT
             and "never disabled" not in self.defects
         ):
-            scope.incarnation, scope.enabling_id = 0, new_id()
             if "notice while disabled" not in self.defects:
-                scope.events.clear()
+                scope.events = [event for event in scope.events if event.status == "Advisory"]
+            scope.incarnation, scope.enabling_id = len(scope.events), new_id()
         scope.last_seen = self.now
 
     def tag(self, scope: Scope) -> str:
@@ -195,7 +213,7 @@ class EventModel:
         events = list(scope.events)
         if "other groups shown" in self.defects and scope is self.mail:
             events += self.pool.events
-        gates = {} if "types not gated" in self.defects else SINCE
+        gates = {"SpotRebalanceRecommendation": PREVIEW} if "types not gated" in self.defects else SINCE
         event_as_json = [self.event_as_json(event, version) for event in events if gates.get(event.type, "") <= version]
         return {"DocumentIncarnation": scope.incarnation, "Events": event_as_json}
 

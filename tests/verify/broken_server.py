@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from verify.broken_events import VERSIONS, EventModel, Scope, format_date
+from verify.broken_events import PREVIEW, VERSIONS, EventModel, Scope, format_date
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +165,7 @@ class BrokenService:
         if not is_events_path:
             known = version in INSTANCE_VERSIONS
             return self._instance(vm, request, version) if known else bad_version(INSTANCE_VERSIONS)
-        if version not in VERSIONS:
+        if version not in (*VERSIONS, PREVIEW):
             if is_date(version):
                 return error(404, "Not found. Invalid version requested")
             return bad_version(VERSIONS)

@@ -232,6 +232,20 @@ VERSIONS = (
         response=respond_instead(lambda request: request.value("api-version") == "2024-07-09", 400),
     ),
     Defect(
+        "scheduled advice",
+        ("versions/advisory",),
+        response=member("EventStatus", "Scheduled", "SpotRebalanceRecommendation"),
+    ),
+    Defect("advisory eviction", ("versions/advisory",), response=member("EventStatus", "Advisory", "Preempt")),
+    Defect("advice starts when approved", ("requests/approval-of-advisory",), event_defect="advice starts"),
+    Defect(
+        "approval of advice refused",
+        ("requests/approval-of-advisory",),
+        response=respond_instead(
+            lambda request: _is_post(request) and request.value("api-version") == "2024-07-09", 400
+        ),
+    ),
+    Defect(
         "unknown event type",
         ("versions/only-known-types", "life/event-appears"),
         response=member("EventType", "Maintenance"),
@@ -418,6 +432,8 @@ APPROVALS = (
         ("requests/approval-of-several",),
         response=respond_instead(lambda request: request.body.count(b"EventId") > 1, 400),
     ),
+    Defect("first id only", ("requests/approval-of-several",), event_defect="first id only"),
+    Defect("last id only", ("requests/approval-of-several",), event_defect="last id only"),
     Defect("ended events unknown", ("requests/approval-after-end",), event_defect="ended unknown"),
     Defect("case-sensitive ids", ("requests/approval-id-any-case",), event_defect="exact ids"),
     Defect(

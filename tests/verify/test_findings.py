@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from fnmatch import fnmatchcase
 from graphlib import TopologicalSorter
@@ -12,7 +13,7 @@ import pytest
 
 from forewarn.verify.consequences import CONSEQUENCES
 from forewarn.verify.runner import CHECKS, CheckResult, explain
-from verify.broken_server import Defect, RunningServer, ServerRequest, ServerResponse, running
+from verify.broken_server import BrokenService, Defect, RunningServer, ServerRequest, ServerResponse, running
 from verify.defects import DEFECTS, respond_instead
 from verify.mock_server import MOCK, MockService
 from verify.test_broken_servers import verify
@@ -65,6 +66,22 @@ def test_one_defect_is_one_finding(name: str, finding: str, consequences: set[st
         found = findings(server)
     assert list(found) == [finding]
     assert found[finding] >= consequences
+
+
+SEE = re.compile(r"see ([a-z]+/[a-z0-9.-]+)")
+
+
+@pytest.mark.parametrize("name", ["id changes", "approval ignored", "never removed", "cancel ignored", "mock"])
+def test_a_skipped_check_refers_to_a_finding(name: str) -> None:
+    """A reason that sends the reader to a check that passed, or to a consequence, would mislead."""
+    defect, service = (MOCK, MockService) if name == "mock" else (DEFECT[name], BrokenService)
+    with running(defect, service) as server:
+        outcomes = explain(verify(server, FAST).values())
+    results = {outcome.check.name: outcome.result for outcome in outcomes}
+    referred = {outcome.check.name: SEE.findall(outcome.reason) for outcome in outcomes}
+    assert any(referred.values())
+    wrong = {check: names for check, names in referred.items() if any(results[n] != CheckResult.FAILED for n in names)}
+    assert not wrong
 
 
 @pytest.mark.parametrize("name", ["500", "redirect", "null instead of an empty array"])

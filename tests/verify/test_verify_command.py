@@ -119,6 +119,8 @@ def test_background_processes_of_a_command_are_not_awaited(correct: RunningServe
 
 def test_marks_select_checks(correct: RunningServer) -> None:
     assert {check["mark"] for check in results(correct.endpoint, "--marks", "documented").values()} == {"documented"}
+    twice = results(correct.endpoint, "--marks", "documented", "--marks", "observed", "--only", "versions/*")
+    assert {check["mark"] for check in twice.values()} == {"documented", "observed"}
 
 
 def test_json_has_counts_and_details(correct: RunningServer) -> None:

@@ -42,9 +42,11 @@ class AsyncChange(BaseChange):
 class AsyncClient:
     """Client for asyncio. Cancelling a task closes the connection that it waits for, so the task ends at once."""
 
-    def __init__(self, endpoint: str = "", vm_name: str = "", *, poll_seconds: float = 1.0) -> None:
+    def __init__(
+        self, endpoint: str = "", vm_name: str = "", *, poll_seconds: float = 1.0, preview_versions: bool = False
+    ) -> None:
         """Take the same arguments as Client."""
-        self._client = Client(endpoint, vm_name, poll_seconds=poll_seconds)
+        self._client = Client(endpoint, vm_name, poll_seconds=poll_seconds, preview_versions=preview_versions)
         polls, requests = self._client.connections
         # Two threads: an approval must not wait for a long poll.
         self._polls, self._requests = _Worker(polls, "forewarn-polls"), _Worker(requests, "forewarn-approvals")
@@ -53,6 +55,11 @@ class AsyncClient:
     def clock(self) -> EndpointClock:
         """Same as Client.clock."""
         return self._client.clock
+
+    @property
+    def api_version(self) -> str | None:
+        """Same as Client.api_version."""
+        return self._client.api_version
 
     @property
     def offers_long_poll(self) -> bool | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import ChangeWithoutClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
 
     from forewarn.agent.identity import MachineIdentity
     from forewarn.wire.document_reader import EventsDocument, ScheduledEvent
@@ -31,8 +33,8 @@ class BaseChange(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the event waits for an approval or for its NotBefore."""
-        return self.kind != GONE and not has_started(self.event)
+        """Whether the event waits for an approval or for its NotBefore. A recommendation waits for nothing."""
+        return self.kind != GONE and not has_started(self.event) and not is_advisory(self.event)
 
     @property
     def cancelled(self) -> bool:
@@ -65,8 +67,8 @@ class Change(BaseChange):
     def approve(self) -> bool:
         """Start the event now, for all machines that it names. Return True if it was approved.
 
-        Return False if the event has started or is gone. If the endpoint fails, retry for a minute, then raise its
-        error.
+        Return False if the event has started, is gone or is a recommendation. If the endpoint fails, retry for a
+        minute, then raise its error.
         """
         if self.approver is None:
             raise ChangeWithoutClient
@@ -76,6 +78,25 @@ class Change(BaseChange):
 def has_started(event: ScheduledEvent) -> bool:
     """Whether the event's status is Started."""
     return event.status.casefold() == "started"
+
+
+_STARTING_TYPES = frozenset(name.casefold() for name, kind in EVENT_TYPES.items() if kind.starts)
+ADVISORY_TYPES = frozenset(name.casefold() for name, kind in EVENT_TYPES.items() if not kind.starts)
+"""In lower case, as are those that start: letter case has no meaning."""
+
+
+def is_advisory(event: ScheduledEvent) -> bool:
+    """Whether the event is a recommendation: it never starts, needs no approval, and its NotBefore is no deadline.
+
+    An event of a type that starts, such as a Preempt, is none, whatever its status.
+    """
+    kind = event.type.casefold()
+    return kind in ADVISORY_TYPES or (event.status.casefold() == "advisory" and kind not in _STARTING_TYPES)
+
+
+def deadline_of(event: ScheduledEvent) -> datetime | None:
+    """Return when the event starts at the latest; None: it has started, never starts, or its NotBefore is unknown."""
+    return None if is_advisory(event) else event.not_before
 
 
 def compare(before: Iterable[ScheduledEvent], now: Iterable[ScheduledEvent]) -> list[Change]:

@@ -14,7 +14,7 @@ from forewarn.agent.changes import ChangeTracker
 from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.discovery import find_endpoint
 from forewarn.agent.identity import REQUEST_SECONDS, NameResolver, read_name
-from forewarn.agent.protocol import HEADERS, NAME_PATH, NOT_MODIFIED, OK, VERSIONS, PollState, document_in, error_in
+from forewarn.agent.protocol import HEADERS, NAME_PATH, NOT_MODIFIED, OK, PollState, document_in, error_in
 from forewarn.agent.retry import MIN_PAUSE, STEP_SECONDS, RequestPacer, pause_after, response_seconds, transfer_seconds
 from forewarn.agent.transport import EndpointConnection
 from forewarn.errors import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from forewarn.agent.address import EndpointAddress
     from forewarn.agent.changes import Change
     from forewarn.agent.identity import MachineIdentity
+    from forewarn.agent.protocol import RejectedVersion
     from forewarn.agent.transport import EndpointResponse
     from forewarn.wire.document_reader import EventsDocument, ScheduledEvent
 
@@ -214,6 +215,7 @@ class Client:
         vm_name: str = "",
         *,
         poll_seconds: float = 1.0,
+        preview_versions: bool = False,
         pause: Callable[[float], object] | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -222,13 +224,15 @@ class Client:
         If `endpoint` is empty, it uses FOREWARN_ENDPOINT or searches for the endpoint. If `vm_name` is empty, it uses
         FOREWARN_VM_NAME, the name from the endpoint, or the host name.
 
+        With `preview_versions`, polls also try an api-version that is a preview. It can have other types of events.
+
         Tests use `pause` and `jitter`: `pause` replaces the sleep function, `jitter` the random factor of delays.
         """
         if not (math.isfinite(poll_seconds) and MIN_POLL_SECONDS <= poll_seconds <= MAX_POLL_SECONDS):
             raise BadPollSeconds(value=poll_seconds, minimum=MIN_POLL_SECONDS, maximum=MAX_POLL_SECONDS)
         self.clock = EndpointClock()
         """The endpoint's clock, from its last response. Compare NotBefore with this clock."""
-        self._state = PollState()
+        self._state = PollState(preview_versions=preview_versions)
         self._streak = FailureStreak()
         self._problem_log = ProblemLog()
         self._pacer = RequestPacer(poll_seconds)
@@ -267,6 +271,20 @@ class Client:
     def offers_long_poll(self) -> bool | None:
         """Whether the endpoint supports long polls; None: not known yet."""
         return self._state.supports_long_poll
+
+    @property
+    def api_version(self) -> str | None:
+        """The api-version in use; None: not known yet."""
+        return self._state.version if self._state.version_worked else None
+
+    @property
+    def rejected_version(self) -> RejectedVersion | None:
+        """The preview version that the endpoint has rejected. A later client can start with it."""
+        return self._state.rejected
+
+    @rejected_version.setter
+    def rejected_version(self, rejected: RejectedVersion | None) -> None:
+        self._state.rejected = rejected
 
     @property
     def connections(self) -> tuple[EndpointConnection, EndpointConnection]:
@@ -387,9 +405,9 @@ class Client:
     # --- Internals --------------------------------------------------------------------------------
 
     def _poll(self, wait_seconds: int) -> PollResult:
-        self._locator.get()
+        endpoint = self._locator.get()
         state, began = self._state, real_seconds()
-        request = state.make_request(wait_seconds)
+        request = state.make_request(wait_seconds, endpoint.url, self.clock.now())
         limit = response_seconds(state.version_worked, self._streak.timeouts) + request.wait_seconds
         response = self._send(self._locator.polls, "GET", request.path, request.headers, None, limit)
         self._streak.note_response()
@@ -428,7 +446,7 @@ class Client:
         """Send the request with the api-version that works; if none is known, try one after the other."""
         self._locator.get()
         headers = dict(HEADERS, **{"Content-Type": "application/json"}) if body else HEADERS
-        for _ in VERSIONS:
+        for _ in self._state.versions:
             version, path = self._state.version, self._state.path
             limit = response_seconds(self._state.version_worked, timeouts)
             response = self._send(self._locator.requests, method, path, headers, body, limit)

@@ -37,7 +37,7 @@ PEER_TIMEOUT = timedelta(seconds=10)
 MIN_SECRET_LENGTH = 16
 
 _RULE_KEYS = {*Rule._fields, "when", "approve_when"} - {"lead", "approve_lead"}
-_AGENT_KEYS = ("endpoint", "vm_name", "state", "listen", "short_freeze")
+_AGENT_KEYS = ("endpoint", "vm_name", "state", "listen", "preview_versions", "short_freeze")
 _PEERS_KEYS = ("listen", "secret_file", "members", "timeout")
 
 
@@ -73,6 +73,7 @@ def read_text(text: str, source: str, folder: Path) -> Config:
         vm_name=agent.text("vm_name").strip(),
         state=_path(agent, "state", folder) if agent.text("state") else "",
         listen=_address(agent, "listen") if "listen" in agent else None,
+        preview_versions=agent.flag("preview_versions") is not False,
         short_freeze=SHORT_FREEZE if (limit := agent.duration("short_freeze")) is None else limit,
         rules=rules,
         handlers={name: handler for name, handler in handlers.items() if handler is not None},

@@ -6,8 +6,10 @@ Each instruction is one action, so that its result is on disk before the agent d
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forewarn.agent.changes import deadline_of, is_advisory
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import LEADER, NEVER, SELF, STOP, UNDO_NOW, subtract
 from forewarn.agent.state import (
@@ -105,9 +107,9 @@ def next_instructions(works: Mapping[str, EventWork], context: DecisionContext) 
     if context.stopping or context.approving:
         return instructions
     approvals: list[ApproveEvent] = []
-    busy, begun = set(context.busy), _BegunSteps(works)
+    busy, begun, order = set(context.busy), _BegunSteps(works), _UndoOrder(works)
     for work in works.values():
-        instruction = _next_instruction(work, begun, busy, context)
+        instruction = _next_instruction(work, begun, order, busy, context)
         if isinstance(instruction, ApproveEvent):
             approvals.append(instruction)
         elif instruction is not None:
@@ -139,13 +141,40 @@ class _BegunSteps:
         return (found for event_id, found in self._by_handler.get(handler, {}).items() if event_id != own)
 
 
+class _UndoOrder:
+    """Which handlers must be undone before others, over all events that have ended."""
+
+    def __init__(self, works: Mapping[str, EventWork]) -> None:
+        self._before: dict[str, set[str]] = {}
+        for work in works.values():
+            if work.ending and not work.done:
+                steps = (work.steps[index] for index in undo_order(work))
+                begun = [step.handler for step in steps if step.state in BEGUN]
+                for first, then in pairwise(begun):
+                    self._before.setdefault(then, set()).add(first)
+
+    def must_wait(self, handler: str) -> bool:
+        """Whether another handler must be undone first. Orders that contradict each other do not count."""
+        return any(not self._is_before(handler, first) for first in self._before.get(handler, ()))
+
+    def _is_before(self, first: str, then: str) -> bool:
+        seen: set[str] = set()
+        to_visit = [then]
+        while to_visit:
+            handler = to_visit.pop()
+            if handler not in seen:
+                seen.add(handler)
+                to_visit += self._before.get(handler, ())
+        return first in seen
+
+
 def _next_instruction(
-    work: EventWork, begun: _BegunSteps, busy: set[str], context: DecisionContext
+    work: EventWork, begun: _BegunSteps, order: _UndoOrder, busy: set[str], context: DecisionContext
 ) -> Instruction | None:
     if work.done:
         return None
     if work.ending:
-        return _undo(work, begun, busy, context)
+        return _undo(work, begun, order, busy, context)
     if work.has_failed and work.rule.on_failure == UNDO_NOW:
         # If nothing has begun, handlers that only the rule's `undo` names have nothing to undo.
         failed = next(step for step in work.steps if step.state in (FAILED, SKIPPED))
@@ -156,16 +185,14 @@ def _next_instruction(
 
 def due_at(work: EventWork) -> datetime | None:
     """Return when preparation starts; None: at once."""
-    if work.rule.lead is None or work.event.not_before is None:
-        return None
-    return subtract(work.event.not_before, work.rule.lead)
+    deadline = deadline_of(work.event)
+    return None if work.rule.lead is None or deadline is None else subtract(deadline, work.rule.lead)
 
 
 def approval_due_at(work: EventWork) -> datetime | None:
     """Return the earliest time of the approval; None: as soon as the event is prepared."""
-    if work.rule.approve_lead is None or work.event.not_before is None:
-        return None
-    return subtract(work.event.not_before, work.rule.approve_lead)
+    deadline = deadline_of(work.event)
+    return None if work.rule.approve_lead is None or deadline is None else subtract(deadline, work.rule.approve_lead)
 
 
 def waits_for_time(work: EventWork) -> bool:
@@ -221,6 +248,8 @@ def seconds_left(work: EventWork, begun_at: float, seconds: float) -> float:
 
 
 RULE_NEVER_APPROVES = "the rule never approves"
+IS_ADVISORY = "a recommendation needs no approval"
+NO_LONGER_ADVISED = "has disappeared and no eviction follows"
 HAS_STARTED = "the event has started"
 NOT_BEFORE_UNKNOWN = "its NotBefore is unknown"
 HANDLER_FAILED = "a handler has failed"
@@ -245,6 +274,8 @@ def approval_problem(work: EventWork, context: DecisionContext) -> str:
     rule = work.rule
     if rule.approve == NEVER:
         return RULE_NEVER_APPROVES
+    if is_advisory(work.event):
+        return IS_ADVISORY
     if is_approved(work, context.now):
         return "it is already approved"
     if work.ending == GAVE_UP:
@@ -283,7 +314,9 @@ def withheld_for(work: EventWork, context: DecisionContext) -> list[str]:
 # --- Undoing --------------------------------------------------------------------------------------
 
 
-def _undo(work: EventWork, begun: _BegunSteps, busy: set[str], context: DecisionContext) -> Instruction | None:
+def _undo(
+    work: EventWork, begun: _BegunSteps, order: _UndoOrder, busy: set[str], context: DecisionContext
+) -> Instruction | None:
     if any(step.handler in busy and step.state in BEGUN for step in work.steps):
         return None  # a handler of this event is running, for this event or another
     for index in undo_order(work):
@@ -294,7 +327,8 @@ def _undo(work: EventWork, begun: _BegunSteps, busy: set[str], context: Decision
         # them.
         is_needed = any(not other.ending for other, _ in begun.of_others(step.handler, work))
         is_late = context.seconds < context.undo_at.get(work.id, 0)
-        return None if is_needed or is_late else RunHandler(work, index, UNDO)
+        must_wait = is_needed or is_late or order.must_wait(step.handler)
+        return None if must_wait else RunHandler(work, index, UNDO)
     return FinishWork(work)
 
 

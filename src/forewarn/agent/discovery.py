@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.address import PORTS, EndpointAddress, read_endpoint
+from forewarn.agent.transport import is_link_local
 from forewarn.errors import EndpointNotFound
 from forewarn.system.addresses import is_ipv4
 
@@ -195,10 +196,15 @@ _CONNECT_SECONDS = 3.0
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether a direct connection can be made. A proxy would be another machine, with events of its own."""
+    """Whether a direct connection can be made. A proxy would be another machine, with events of its own.
+
+    A prohibited link-local address counts, too. Requests open systemd's lock, or their error says how.
+    """
     try:
         with socket.create_connection((host, port), _CONNECT_SECONDS):
             return True
+    except PermissionError:
+        return is_link_local(host)
     except OSError:
         return False
 

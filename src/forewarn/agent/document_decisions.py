@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.agent.changes import has_started
+from forewarn.agent.changes import deadline_of, has_started, is_advisory
 from forewarn.agent.decisions import due_at, end, undo_order
 from forewarn.agent.policy import choose_rule, notice_of
 from forewarn.agent.state import (
@@ -57,9 +57,9 @@ class DocumentContext(NamedTuple):
 NEW, STARTED, ENDED, MISSED, RETURNED, RESTARTED = "new", "started", "ended", "missed", "returned", "restarted"
 """New: a rule matches the event. Ended: the event is over or cancelled. Missed: it started before this machine booted.
 Returned: this machine has restarted because of it. Restarted: this machine has restarted for another reason."""
-LATER, RESUMED, RENAMED = "later", "resumed", "renamed"
+LATER, RESUMED, RENAMED, FOLLOWED = "later", "resumed", "renamed", "followed"
 """Later: the event is postponed. Resumed: the preparation for a postponed event is due again, before everything was
-undone. Renamed: the endpoint has changed the event's id."""
+undone. Renamed: the endpoint has changed the event's id. Followed: a recommendation is gone, an eviction follows."""
 
 
 class EventNews(NamedTuple):
@@ -70,7 +70,8 @@ class EventNews(NamedTuple):
     rule: str = ""
     """The name of the rule, for NEW."""
     reason: str = ""
-    """OVER or CANCELLED, for ENDED. POSTPONED, for LATER: the machine is restored. The old id, for RENAMED."""
+    """OVER or CANCELLED, for ENDED. POSTPONED, for LATER: the machine is restored. The old id, for RENAMED. The id of
+    the eviction, for FOLLOWED."""
 
 
 class DocumentDecision(NamedTuple):
@@ -92,13 +93,14 @@ def apply_document(
     known_keys = {known.event.key for known in works.values()}
     new = {key: event for key, event in listed.items() if key not in known_keys}
     successors = _Successors(new.values())
+    eviction = _eviction(listed.values(), context)
     for known in works.values():
         work, event = known, listed.get(known.event.key)
         if event is None and (event := successors.pop(known)) is not None:
             del new[event.key]
             work = known._replace(first_id=known.first_id or known.event.id)
             decision.news.append(EventNews(event, RENAMED, reason=known.event.key))
-        kept = _continue_work(work, event, context, decision.news)
+        kept = _continue_work(work, event, eviction, context, decision.news)
         if kept is not None:
             updated[known.id] = kept
     for key, event in new.items():
@@ -144,6 +146,12 @@ def _traits(event: ScheduledEvent) -> tuple[Any, ...]:
     return event.type, tuple(sorted(event.resources)), event.source, event.description, event.duration_seconds
 
 
+def _eviction(events: Iterable[ScheduledEvent], context: DocumentContext) -> ScheduledEvent | None:
+    """Return the Preempt of this machine, if there is one; a started one, if there is one."""
+    found = [event for event in events if event.type.casefold() == "preempt" and context.listed_as(event.resources)]
+    return max(found, key=has_started, default=None)
+
+
 def assume_restarts(works: Mapping[str, EventWork], boot: str, now: datetime) -> dict[str, EventWork]:
     """End the work of events that have probably restarted this machine. For use when the endpoint does not respond.
 
@@ -152,21 +160,35 @@ def assume_restarts(works: Mapping[str, EventWork], boot: str, now: datetime) ->
     """
     updated = {}
     for work in works.values():
-        is_back = work.is_begun and not work.ending and work.boot != boot and _may_have_started(work, now)
+        # A recommendation may have been followed by an eviction, whose handlers it would keep prepared.
+        may_be_reason = is_advisory(work.event) or _may_have_started(work, now)
+        is_back = work.is_begun and not work.ending and work.boot != boot and may_be_reason
         updated[work.id] = end(work, CAME_BACK) if is_back else work
     return updated
 
 
 def _may_have_started(work: EventWork, now: datetime) -> bool:
+    if is_advisory(work.event):
+        return False
     return work.is_started or bool(work.approved_at) or notice_of(work.event, now) == timedelta(0)
 
 
 def _continue_work(
-    work: EventWork, event: ScheduledEvent | None, context: DocumentContext, news: list[EventNews]
+    work: EventWork,
+    event: ScheduledEvent | None,
+    eviction: ScheduledEvent | None,
+    context: DocumentContext,
+    news: list[EventNews],
 ) -> EventWork | None:
     """Return the work as it continues; None: nothing is left to do."""
     boot = context.boot
     me = None if event is None else context.listed_as(event.resources)
+    eviction = eviction if is_advisory(work.event) else None
+    if me is None and eviction is not None and work.is_begun and not work.ending:
+        # The advice is gone because of the eviction. Keep the preparation as long as the eviction exists.
+        if work.followed_by != eviction.key:
+            news.append(EventNews(work.event, FOLLOWED, reason=eviction.key))
+        work, event, me = work._replace(followed_by=eviction.key), work.event, work.me
     if event is None or (me is None and not work.is_started):  # the event is gone, or no longer names this machine
         # The event may have started and ended between two polls.
         reason = OVER if _may_have_started(work, context.now) else CANCELLED
@@ -194,7 +216,7 @@ def _continue_work(
         work = _resume_if_due(work, context, news)
     if work.boot == boot or work.ending or not work.is_begun:
         return work._replace(boot=boot)
-    if work.is_started:
+    if work.is_started or (eviction is not None and has_started(eviction)):
         news.append(EventNews(event, RETURNED))
         return end(work, CAME_BACK)
     # Something else restarted the machine, so the services that were stopped may run again: prepare again.
@@ -215,7 +237,7 @@ def restore_time(work: EventWork, timeouts: Mapping[str, timedelta]) -> timedelt
 
 def _is_postponed(work: EventWork, event: ScheduledEvent) -> bool:
     """Whether the event's NotBefore is now later. An approved event may start at any time, whatever its NotBefore."""
-    before, now = work.event.not_before, event.not_before
+    before, now = deadline_of(work.event), deadline_of(event)
     return not work.done and not work.approved_at and before is not None and now is not None and now > before
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from forewarn.agent.changes import ADVISORY_TYPES
+from forewarn.agent.decisions import IS_ADVISORY, NO_LONGER_ADVISED
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, SHORT_FREEZE, UNDO_NOW, listed
 from forewarn.core.durations import format_duration
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
 # --- One rule -------------------------------------------------------------------------------------
 
 
+_ADVICE = [name for name in EVENT_TYPES if name.casefold() in ADVISORY_TYPES]
+
+
 def describe_events(rule: Rule) -> str:
     """Return which events the rule matches."""
-    parts = [listed(rule.on, "or") or "any event"]
+    parts = [listed(rule.on, "or") or f"any event except {listed(_ADVICE, 'and')}"]
     if rule.source:
         parts.append(f"from {rule.source}")
     if rule.description:
@@ -56,6 +61,8 @@ def describe_failure(rule: Rule) -> str:
 
 def describe_approval(rule: Rule) -> str:
     """Return who approves, and when."""
+    if rule.is_for_advice:
+        return f"never: {IS_ADVISORY}"
     if rule.approve not in (SELF, LEADER):
         return "never: the event starts at its NotBefore"
     ready = "all handlers have prepared" if rule.prepare else "the event is seen"
@@ -76,6 +83,7 @@ def config_warnings(config: Config) -> list[str]:
     """Return probable mistakes, each once."""
     found = [
         *_unknown_types(config.rules),
+        *_needs_notice(config.rules),
         *_never_reached(config.rules),
         *_useless_settings(config.rules, config.handlers),
         *_leader_mismatch(config),
@@ -98,6 +106,13 @@ def _unknown_types(rules: Sequence[Rule]) -> Iterator[str]:
                 yield f"{rule.name}: unknown event type {kind!r}.{nearest(kind, EVENT_TYPES)}"
 
 
+def _needs_notice(rules: Sequence[Rule]) -> Iterator[str]:
+    for rule in rules:
+        for kind in rule.on if rule.min_notice else ():
+            if kind.casefold() in ADVISORY_TYPES:
+                yield f"{rule.name} never applies to {kind}: a recommendation has no notice."
+
+
 def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
     for index, rule in enumerate(rules):
         covered: dict[str, str] = {}
@@ -115,6 +130,8 @@ def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
 
 def _covers(earlier: Rule, later: Rule, kind: str) -> bool:
     """Whether the earlier rule matches all events of this type ("": any type) that the later rule matches."""
+    if not earlier.on and kind.casefold() in ADVISORY_TYPES:
+        return False
     if earlier.on and kind.casefold() not in {each.casefold() for each in earlier.on}:
         return False
     if earlier.source and earlier.source.casefold() != later.source.casefold():
@@ -134,6 +151,10 @@ def _useless_settings(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler
     for rule in rules:
         if rule.approve == NEVER and rule.approve_lead is not None:
             yield f"{rule.name}: approve_when has no effect without approve."
+        if rule.is_for_advice and rule.approve != NEVER:
+            yield f"{rule.name}: approve has no effect: {IS_ADVISORY}."
+        if rule.is_for_advice and rule.lead is not None:
+            yield f"{rule.name}: when has no effect: a recommendation has no deadline."
         for name in rule.prepare:
             if name in handlers and not handlers[name].does(PREPARE):
                 yield f"{rule.name}: handler {name} does nothing on prepare."
@@ -211,6 +232,8 @@ def _explain_place(config: Config) -> list[str]:
         lines.append(f"State folder: {config.state}.")
     if config.listen is not None:
         lines.append(f"Metrics and health are served at {_listen(config)}.")
+    if not config.preview_versions:
+        lines.append("The agent requests no api-version that is a preview.")
     if config.short_freeze != SHORT_FREEZE:
         lines.append(f"/readyz returns 503 during a Freeze longer than {format_duration(config.short_freeze)}.")
     return lines
@@ -244,7 +267,8 @@ def _explain_rule(config: Config, rule: Rule, number: int) -> list[str]:
     lines.append(f"   approve  {describe_approval(rule)}")
     undone = _steps(config, rule.undo_order, UNDO)
     if undone:
-        lines.append(f"   undo     when the event is over{' or cancelled' if rule.prepare else ''}:")
+        when = NO_LONGER_ADVISED if rule.is_for_advice else f"is over{' or cancelled' if rule.prepare else ''}"
+        lines.append(f"   undo     when the event {when}:")
         lines += [f"     {index}. {step}" for index, step in enumerate(undone, 1)]
     else:
         lines.append(f"   undo     {_NOTHING}")
@@ -269,6 +293,7 @@ def as_json(config: Config, here: Sequence[str] = ()) -> dict[str, Any]:
         "vm_name": config.vm_name or None,
         "state": config.state or None,
         "listen": _listen(config),
+        "preview_versions": config.preview_versions,
         "short_freeze_seconds": config.short_freeze.total_seconds(),
         "rules": [
             {

@@ -14,6 +14,7 @@ from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.decisions import DecisionContext, RunHandler, next_instructions, waits_for_time, withheld_for
 from forewarn.agent.document_decisions import (
+    FOLLOWED,
     LATER,
     MISSED,
     NEW,
@@ -76,7 +77,7 @@ class Poller:
         self._error: EndpointError | None = None
         self._failing_since = 0.0
         self._last_response_at: float | None = None
-        self._logged = ("", "")
+        self._logged: tuple[str, str, str | None] = ("", "", None)
         self._name_requests_left = _MAX_NAME_REQUESTS
 
     def start(self) -> None:
@@ -107,24 +108,25 @@ class Poller:
             if self._error is None:
                 self._failing_since = real_seconds()
             self._error = result.error
-        else:
+        elif result.document is not None:  # otherwise another api-version is tried next
             self._responses += 1
             self._error = None
             self._last_response_at = real_seconds()
             self._log_identity()
-            if result.document is not None:
-                self._tracker.update(result.document, real_seconds())
-                self._deliver(self._tracker.events)
-                self._compare_name(result.document.events)
+            self._tracker.update(result.document, real_seconds())
+            self._deliver(self._tracker.events)
+            self._compare_name(result.document.events)
         return result.pause_seconds
 
     def _log_identity(self) -> None:
-        """Log the endpoint and the VM name once: the first thing to check when nothing happens."""
+        """Log what the agent uses, again only if it changes: the first thing to check when nothing happens."""
         endpoint, me = self._client.known
-        known = ("" if endpoint is None else endpoint.url, "" if me is None else me.name)
+        version = self._client.api_version
+        known = ("" if endpoint is None else endpoint.url, "" if me is None else me.name, version)
         if known != self._logged:
             self._logged = known
-            _log.info("endpoint_connected", "The endpoint responds.", endpoint=known[0], vm=known[1] or "not known yet")
+            vm = known[1] or "not known yet"
+            _log.info("endpoint_connected", "The endpoint responds.", endpoint=known[0], vm=vm, api_version=version)
 
     def _compare_name(self, events: tuple[ScheduledEvent, ...]) -> None:
         """Compare a given VM name with the endpoint's, and log a warning once. Events need not wait for this."""
@@ -158,6 +160,7 @@ class Poller:
             if self._last_response_at is None
             else round(seconds - self._last_response_at, 1),
             "incarnation": self._tracker.incarnation,
+            "api_version": self._client.api_version,
             "long_poll": bool(self._client.offers_long_poll),
         }
 
@@ -315,9 +318,10 @@ class AgentOptions(NamedTuple):
     vm_name: str
     state: Path
     dry_run: bool = False
+    preview_versions: bool = True
 
 
-NEEDS_RESTART = ("endpoint", "vm_name", "state", "listen", "peers")
+NEEDS_RESTART = ("endpoint", "vm_name", "state", "listen", "preview_versions", "peers")
 """Parts of the config that the agent reads only at its start."""
 
 
@@ -330,7 +334,8 @@ class Agent:
         self._lock = threading.Condition(threading.RLock())
         self._file = DiscardedState(options.state) if options.dry_run else StateFile(options.state)
         self._store = WorkStore(self._file)
-        self._client = Client(options.endpoint, options.vm_name)
+        self._client = Client(options.endpoint, options.vm_name, preview_versions=options.preview_versions)
+        self._client.rejected_version = self._store.rejected_version
         self._poller = Poller(self._client, self._receive_events, self._may_long_poll)
         self._runner = Runner(
             config, self._file.folder, self._store, self._lock, self._handler_ended, dry_run=options.dry_run
@@ -442,6 +447,7 @@ class Agent:
         if self._client.known[1] is None:
             return  # the host name could hide an event of this machine: the next poll requests the name again
         with self._lock:
+            self._store.keep_rejected_version(self._client.rejected_version)
             self._peers.start(me.name)
             if events != self._events:
                 self._events, self._is_applied = events, False
@@ -660,6 +666,10 @@ def _log_news(news: EventNews) -> None:
         _log.info("restore_stopped", "The postponed event is due before everything is undone; preparing.", **event)
     elif news.kind == RENAMED:
         _log.info("event_id_changed", "The endpoint has changed the id of the event.", **event, old_id=news.reason)
+    elif news.kind == FOLLOWED:
+        _log.info(
+            "eviction_followed", "An eviction follows the recommendation; staying prepared.", **event, by=news.reason
+        )
     elif news.reason == CANCELLED:
         _log.info("event_cancelled", "Event cancelled.", **event)
     else:

@@ -22,7 +22,7 @@ _RUNS = (
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("info", "gauge", "Always 1. The labels name the agent's version, VM and endpoint."),
+        Metric("info", "gauge", "Always 1. The labels name the agent's version, VM, endpoint and api-version."),
         Metric("ready", "gauge", "1 if the VM can take new work, 0 if an event affects it."),
         Metric("dry_run", "gauge", "1 if the agent runs no handlers and sends no approvals."),
         Metric("uptime_seconds", "gauge", "Time since the agent started."),
@@ -59,9 +59,10 @@ def _samples(snapshot: Mapping[str, Any], version: str) -> dict[str, list[Sample
     mine = [event for event in events if event.get("mine")]
     counts: Mapping[str, int] = snapshot.get("counts") or {}
     peers: Mapping[str, Mapping[str, Any]] = snapshot.get("peers") or {}
-    known = (("version", version), ("vm", _text(snapshot.get("vm"))), ("endpoint", _text(snapshot.get("endpoint"))))
+    known = {"version": version, "vm": snapshot.get("vm"), "endpoint": snapshot.get("endpoint")}
+    known["api_version"] = polling.get("api_version")
     return {
-        "info": [Sample(known, 1)],
+        "info": [Sample(_labels(known), 1)],
         "ready": _one(snapshot.get("ready")),
         "dry_run": _one(snapshot.get("dry_run")),
         "uptime_seconds": _one(snapshot.get("uptime_seconds")),
@@ -110,7 +111,10 @@ def _counted(events: Iterable[Mapping[str, Any]]) -> list[Sample]:
 
 
 def _event_labels(event: Mapping[str, Any], **more: str) -> Labels:
-    named = {"event": event.get("id"), "type": event.get("type"), "rule": event.get("rule"), **more}
+    return _labels({"event": event.get("id"), "type": event.get("type"), "rule": event.get("rule"), **more})
+
+
+def _labels(named: Mapping[str, object]) -> Labels:
     return tuple((name, _text(value)) for name, value in named.items())
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.agent.changes import has_started
+from forewarn.agent.changes import deadline_of, has_started, is_advisory
 from forewarn.agent.decisions import (
     HANDLER_FAILED,
     HAS_STARTED,
+    IS_ADVISORY,
+    NO_LONGER_ADVISED,
     NO_PEER_RESPONSE,
     NOT_BEFORE_UNKNOWN,
     RULE_NEVER_APPROVES,
@@ -98,8 +100,10 @@ def plan(config: Config, event: ScheduledEvent, now: datetime, me: str) -> Agent
     steps = tuple(
         _step(config, run.handler, PREPARE, run.begin, ends.get(run.handler, slow.runs[-1].end)) for run in quick.runs
     )
+    undo_when = "is over or cancelled" if cancelled == over else "is over"
+    if is_advisory(event):
+        over, undo_when = cancelled, NO_LONGER_ADVISED  # it never starts
     undo = tuple(step for run in over if (step := _step(config, run.handler, UNDO)).does)
-    undo_when = "over or cancelled" if cancelled == over else "over"
     approval = _approval(rule, event, now, quick)
     return AgentPlan(event, now, me, rule, steps, approval, undo, undo_when, tuple(_remarks(rule, event, steps)))
 
@@ -219,6 +223,8 @@ def _approval(rule: Rule, event: ScheduledEvent, now: datetime, simulation: _Sim
 
 
 def _no_approval_reason(rule: Rule, event: ScheduledEvent, problem: str) -> str:
+    if is_advisory(event):
+        return f"never: {IS_ADVISORY}"
     if problem == RULE_NEVER_APPROVES:
         return describe_approval(rule)
     if problem == HAS_STARTED:
@@ -237,8 +243,9 @@ def _remarks(rule: Rule, event: ScheduledEvent, steps: tuple[PlannedStep, ...]) 
     if has_started(event):
         found.append("the event has already started")
     latest = steps[-1].latest if steps else None
-    if latest is not None and event.not_before is not None and latest > event.not_before:
-        over = format_duration(latest - event.not_before)
+    deadline = deadline_of(event)
+    if latest is not None and deadline is not None and latest > deadline:
+        over = format_duration(latest - deadline)
         found.append(f"if all handlers take their whole time limit, they end {over} after NotBefore")
     if steps:
         found.append(f"if a handler fails, {describe_failure(rule)}")
@@ -250,6 +257,7 @@ def plan_lines(found: AgentPlan) -> list[str]:
     event = found.event
     unknown = "has started" if has_started(event) else "its NotBefore is unknown"
     starts = unknown if event.not_before is None else f"starts at {_format_time(event.not_before, found.now)} or later"
+    starts = "never starts" if is_advisory(event) else starts
     lines = [f"{event.type} {event.key}, {listed(event.resources, 'and')}: {event.status}, {starts}"]
     if found.rule is None:
         return [*lines, "  ignored:", *(f"    {reason}" for reason in found.reasons)]
@@ -262,7 +270,7 @@ def plan_lines(found: AgentPlan) -> list[str]:
         at = found.approval.at
         when = "" if at is None else f", earliest at {_format_time(at, found.now)}:"
         lines.append(f"  approval ({found.approval.mode}){when or ':'} {found.approval.text}")
-    lines += [f"  when the event is {found.undo_when}: {step.handler} would {step.does}" for step in found.undo]
+    lines += [f"  when the event {found.undo_when}: {step.handler} would {step.does}" for step in found.undo]
     return [*lines, *(f"  note: {reason}" for reason in found.reasons)]
 
 
@@ -278,7 +286,7 @@ def plan_json(found: AgentPlan) -> dict[str, Any]:
         "type": found.event.type,
         "status": found.event.status,
         "resources": list(found.event.resources),
-        "not_before": to_text_if_any(found.event.not_before),
+        "not_before": to_text_if_any(deadline_of(found.event)),
         "now": to_text(found.now),
         "mine": bool(found.me),
         "rule": None if found.rule is None else found.rule.name,

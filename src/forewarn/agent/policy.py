@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forewarn.agent.changes import ADVISORY_TYPES, deadline_of, is_advisory
 from forewarn.core.durations import format_duration, format_seconds
 from forewarn.errors import ForewarnError
 
@@ -32,7 +33,7 @@ class Rule(NamedTuple):
 
     name: str
     on: tuple[str, ...] = ()
-    """Event types; empty: any type."""
+    """Event types; empty: any type, but no recommendation."""
     source: str = ""
     description: tuple[str, ...] = ()
     """The event's description must contain one of these words, in any letter case."""
@@ -56,6 +57,8 @@ class Rule(NamedTuple):
 
     def mismatches(self, event: ScheduledEvent, now: datetime) -> Iterator[str]:
         """Yield every reason why the rule does not match the event."""
+        if not self.on and is_advisory(event):
+            yield f"it does not name {event.type} in on"
         if self.on and event.type.casefold() not in {kind.casefold() for kind in self.on}:
             yield f"it matches {listed(self.on, 'or')}, not {event.type}"
         if self.source and (event.source or "").casefold() != self.source.casefold():
@@ -75,6 +78,11 @@ class Rule(NamedTuple):
             yield f"it needs {format_duration(self.min_notice)} of notice; {format_duration(notice)} are left"
 
     @property
+    def is_for_advice(self) -> bool:
+        """Whether the rule matches recommendations only."""
+        return bool(self.on) and all(kind.casefold() in ADVISORY_TYPES for kind in self.on)
+
+    @property
     def undo_order(self) -> tuple[str, ...]:
         """Handlers in the order of undo, if all of them have prepared."""
         return self.prepare[::-1] if self.undo is None else self.undo
@@ -86,8 +94,9 @@ def listed(words: Sequence[str], conjunction: str) -> str:
 
 
 def notice_of(event: ScheduledEvent, now: datetime) -> timedelta:
-    """Return the time until the event may start; zero once it has started."""
-    return timedelta(0) if event.not_before is None else max(event.not_before - now, timedelta(0))
+    """Return the time until the event may start; zero once it has started, and for a recommendation."""
+    deadline = deadline_of(event)
+    return timedelta(0) if deadline is None else max(deadline - now, timedelta(0))
 
 
 def subtract(time: datetime, duration: timedelta) -> datetime:
@@ -164,6 +173,8 @@ class Config(NamedTuple):
     state: str = ""
     listen: tuple[str, int] | None = None
     """Address of the metrics and health server; None: not served."""
+    preview_versions: bool = True
+    """Whether the agent also requests an api-version that is a preview."""
     short_freeze: timedelta = SHORT_FREEZE
     """During a Freeze of at most this duration, the machine still takes work, unless a rule prepares for it."""
     rules: tuple[Rule, ...] = ()

@@ -87,6 +87,8 @@ class HandlerJob:
         self.work_id = work.id
         # A handler may store something under the id in prepare, and look for it in undo: show it the first id.
         self.event: ScheduledEvent = work.event._replace(id=work.first_id or work.event.id)
+        self.about: dict[str, Any] = about(work.event)
+        """The fields of log lines. They have the current id of the event."""
         self.vm = work.me
         self.handler = work.steps[index].handler
         self.action = action
@@ -113,7 +115,7 @@ class HandlerJob:
         _log.warning("handler_warned", text, **{**fields, **self._about()})
 
     def _about(self) -> dict[str, Any]:
-        return {**about(self.event), "handler": self.handler, "action": self.action}
+        return {**self.about, "handler": self.handler, "action": self.action}
 
     def seconds_left(self) -> float:
         return max(self.limit_seconds - self.seconds(), 0.0)
@@ -176,7 +178,7 @@ class HandlerThreads:
                 _log.critical(
                     "handler_stuck",
                     "The handler is still running long after its timeout.",
-                    **about(job.event),
+                    **job.about,
                     handler=handler,
                     action=job.action,
                 )

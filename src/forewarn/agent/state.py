@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.changes import has_started
 from forewarn.agent.policy import Rule
+from forewarn.agent.protocol import RejectedVersion
+from forewarn.core.durations import from_text, to_text
 from forewarn.errors import ForewarnError, NotPermitted, StateInUse, UnreadableDocument
 from forewarn.system.files import write_atomically
 from forewarn.system.logs import get_logger
@@ -79,6 +81,8 @@ class EventWork(NamedTuple):
     """The handler that failed, and its problem, if the work was given up for it. Its step no longer has it."""
     first_id: str = ""
     """The event's id when the work began, if the endpoint has changed it since."""
+    followed_by: str = ""
+    """The eviction that follows a recommendation, which is gone: the preparation stays."""
 
     @property
     def id(self) -> str:
@@ -176,6 +180,7 @@ class StateFile:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.rejected_version: RejectedVersion | None = None
         self._saved: dict[str, tuple[EventWork, str]] = {}
         """The work in the file, each with its line."""
         try:
@@ -196,7 +201,8 @@ class StateFile:
         """Return the saved work. If the file cannot be read, rename it and return nothing."""
         path = self.folder / FILE
         try:
-            return read_works(path)
+            works, self.rejected_version = read_state(path)
+            return works  # noqa: TRY300
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -220,7 +226,9 @@ class StateFile:
         # One line for each work. Work that has not changed is not encoded again: there may be hundreds.
         self._saved = {work.id: self._encoded(work) for work in works}
         lines = ",\n".join(text for _, text in self._saved.values())
-        write_atomically(self.folder / FILE, f'{{"version": {_VERSION}, "works": [{lines}]}}\n'.encode())
+        rejected = _rejected_to_json(self.rejected_version)
+        text = f'{{"version": {_VERSION}, "rejected_version": {rejected}, "works": [{lines}]}}\n'
+        write_atomically(self.folder / FILE, text.encode())
 
     def _encoded(self, work: EventWork) -> tuple[EventWork, str]:
         known = self._saved.get(work.id)
@@ -236,6 +244,7 @@ class DiscardedState:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.rejected_version: RejectedVersion | None = None
 
     def load(self) -> list[EventWork]:
         return []
@@ -247,12 +256,32 @@ class DiscardedState:
         pass
 
 
-def read_works(path: Path) -> list[EventWork]:
-    """Read the work from a state file."""
+class SavedState(NamedTuple):
+    """The content of a state file."""
+
+    works: list[EventWork]
+    rejected_version: RejectedVersion | None
+
+
+def read_state(path: Path) -> SavedState:
+    """Read a state file."""
     value: Any = json.loads(path.read_text("utf-8"))
     if value["version"] != _VERSION:
         raise ValueError(f"it has version {value['version']!r}; this agent needs version {_VERSION}")
-    return [from_json(work) for work in value["works"]]
+    works = [from_json(work) for work in value["works"]]
+    return SavedState(works, _rejected_from_json(value.get("rejected_version")))
+
+
+def _rejected_to_json(rejected: RejectedVersion | None) -> str:
+    return json.dumps(None if rejected is None else {**rejected._asdict(), "at": to_text(rejected.at)})
+
+
+def _rejected_from_json(value: Any) -> RejectedVersion | None:
+    """Without a readable value, the agent requests the version again: work must not get lost for it."""
+    try:
+        return RejectedVersion(str(value["version"]), str(value["endpoint"]), from_text(value["at"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 # --- In memory and on disk ------------------------------------------------------------------------
@@ -291,6 +320,17 @@ class WorkStore:
     def save_pending(self) -> bool:
         """Write what could not be written before."""
         return not self._unsaved or self._save()
+
+    @property
+    def rejected_version(self) -> RejectedVersion | None:
+        """The api-version that the endpoint has rejected."""
+        return self._file.rejected_version
+
+    def keep_rejected_version(self, rejected: RejectedVersion | None) -> None:
+        """Save it, if it has changed."""
+        if rejected != self._file.rejected_version:
+            self._file.rejected_version = rejected
+            self._save()
 
     def close(self) -> None:
         self.save_pending()

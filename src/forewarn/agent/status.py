@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.changes import has_started
-from forewarn.agent.decisions import approval_due_at, approval_problem, due_at, undo_order
+from forewarn.agent.changes import deadline_of, has_started, is_advisory
+from forewarn.agent.decisions import NO_LONGER_ADVISED, approval_due_at, approval_problem, due_at, undo_order
 from forewarn.agent.state import BEGUN, FAILED, GAVE_UP, PREPARED, SKIPPED, TO_DO, UNDOING
 from forewarn.core.durations import format_duration, to_text_if_any
 
@@ -65,7 +65,7 @@ def describe_event(event: ScheduledEvent) -> dict[str, Any]:
         "type": event.type,
         "status": event.status,
         "resources": list(event.resources),
-        "not_before": to_text_if_any(event.not_before, "seconds"),
+        "not_before": to_text_if_any(deadline_of(event), "seconds"),
         "description": event.description,
         "source": event.source,
         "duration_seconds": event.duration_seconds,
@@ -132,6 +132,8 @@ def next_action(work: EventWork, context: DecisionContext) -> tuple[str, datetim
             "undoes its preparation when the event is over" if work.is_begun else "waits for the end of the event",
             None,
         )
+    if is_advisory(work.event):
+        return f"undoes its preparation when the event {NO_LONGER_ADVISED}" if work.is_begun else "nothing", None
     if not approval_problem(work, context):
         return "approves the event", None
     approval_due = approval_due_at(work)
@@ -146,7 +148,10 @@ def ready_reason(works: list[EventWork], ignored: list[ScheduledEvent], now: dat
         if blocks_new_work(work, now, config.short_freeze):
             return f"{work.event.type} {work.event.key}: {phase_of(work)}"
     for event in ignored:
-        # Without rules, any event counts. With rules, only a started event that is not a short Freeze does.
+        # Without rules, any event counts, but no recommendation. With rules, only a started event that is not a short
+        # Freeze does.
+        if is_advisory(event):
+            continue
         if not config.rules or (has_started(event) and not is_short_freeze(event, config.short_freeze)):
             return f"{event.type} {event.key}: {event.status.lower()}"
     return ""

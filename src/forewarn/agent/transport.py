@@ -5,6 +5,7 @@ The limit covers the whole exchange, even if the bytes arrive slowly.
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import select
@@ -126,6 +127,40 @@ class EndpointHTTPConnection(HTTPConnection):
         super().__init__(host, port)
         self.timed_socket = timed_socket
         self.sock: Any = timed_socket
+
+
+# --- The lock of systemd --------------------------------------------------------------------------
+
+
+_LOCK_MARK = 0x7FFF0815
+_LOCKED = (
+    "Permission denied. systemd 261 locks this address if the kernel option systemd.imds.network=locked is in effect, "
+    "which is the default. Give this program the capability CAP_NET_ADMIN, or boot with systemd.imds.network=unlocked"
+)
+
+
+def connect(connecting: socket.socket, address: Any) -> None:
+    """Connect a socket.
+
+    systemd 261 prohibits connections to the link-local address, except for sockets with its mark (SO_MARK). So if a
+    link-local address is prohibited, try once more with the mark. That needs CAP_NET_ADMIN.
+    """
+    try:
+        connecting.connect(address)
+    except PermissionError as error:
+        mark = getattr(socket, "SO_MARK", None)  # only on Linux
+        if error.errno != errno.EACCES or mark is None or not is_link_local(address[0]):
+            raise
+        try:
+            connecting.setsockopt(socket.SOL_SOCKET, mark, _LOCK_MARK)
+            connecting.connect(address)
+        except PermissionError as again:
+            raise PermissionError(errno.EACCES, _LOCKED) from again
+
+
+def is_link_local(host: str) -> bool:
+    """Return whether an address is in 169.254.0.0/16 or fe80::/10."""
+    return host.startswith("169.254.") or host[:3].lower() in ("fe8", "fe9", "fea", "feb")
 
 
 def wrap_tls(connecting: socket.socket, endpoint: EndpointAddress, ca_file: str) -> socket.socket:
@@ -305,7 +340,7 @@ class EndpointConnection:
             try:
                 self._hold(connecting)
                 connecting.settimeout(min(CONNECT_SECONDS, exchange.left()))
-                connecting.connect(address)
+                connect(connecting, address)
                 connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connecting = wrap_tls(connecting, exchange.endpoint, self._ca_file)
                 self._hold(connecting)  # `abort` may have been called just before the connection was made

@@ -20,6 +20,8 @@ from forewarn.errors import (
     EXIT_CODES,
     BadFile,
     BadOption,
+    Forbidden,
+    Invalid,
     NoService,
     NoToken,
     ServiceNotProven,
@@ -47,7 +49,7 @@ MAX_RESPONSE_BYTES = 256 * 1_048_576
 LOST = (Unavailable, NoService, UnknownService)
 """Errors after which a command that waits looks for the service again: it may be restarting."""
 
-_FAMILIES = {kind.__name__: kind for kind in EXIT_CODES}
+_FAMILIES = {kind.__name__: kind for kind in EXIT_CODES} | {"Unauthorized": Forbidden, "Method Not Allowed": Invalid}
 
 
 class ServiceAddress(NamedTuple):

@@ -53,10 +53,12 @@ def command() -> None:
 @filter_option("host", "NAME", "Only events of operations on this host.")
 @filter_option("type", "TYPE", "Only events of this type, like reboot.")
 @filter_option("cause", "CAUSE", "Only events of operations with this cause, like host-update.")
-@filter_option("status", "STATUS", "Only events with this status: scheduled, started, completed or cancelled.")
+@filter_option(
+    "status", "STATUS", "Only events with this status: scheduled, started, advisory, completed or cancelled."
+)
 @list_command
 def list_events(everything: bool, client: ControlClient, **options: Any) -> None:
-    """List scheduled and started events.
+    """List active events: scheduled, started, and advisories.
 
     \b
     Examples:
@@ -82,7 +84,7 @@ def list_events(everything: bool, client: ControlClient, **options: Any) -> None
         ]
 
     filters = {name: options[name] for name in ("vm", "group", "host", "type", "cause", "status")}
-    empty = "No events." if everything else "No scheduled or started events."
+    empty = "No events." if everything else "No active events."
     empty = "No matching events." if any(filters.values()) else empty
     print_list(client, "events", {**filters, "all": everything}, options, table, empty)
 
@@ -123,7 +125,7 @@ def _print_event(client: ControlClient, event: dict[str, Any], as_json: bool) ->
             "description": event["description"],
             "interruption": format_seconds(seconds) if seconds is not None else "unknown",
             "created": when(event["created_at"], now),
-            "not before": when(event["not_before"], now),
+            "not before": when(event["not_before"], now) if event["status"] != "advisory" else None,
             "approved": f"{approved} by {event['approved_by']}" if approved else None,
             "started": when(event["started_at"], now),
             "ended": when(event["ended_at"], now),
@@ -149,6 +151,8 @@ def approve(
     as_json: bool,
 ) -> None:
     """Approve events, so that they can start before NotBefore.
+
+    An advisory never starts, so it cannot be approved.
 
     \b
     Examples:

@@ -10,7 +10,7 @@ import click
 from forewarn.cli.output import by_name, count_of, fact_lines, names, print_json, print_table, service_command
 from forewarn.cli.requests import asks, confirm
 from forewarn.errors import UnreadableFile
-from forewarn.files.fleet_file import parse_fleet
+from forewarn.files.fleet_file import MAX_FLEET_BYTES, parse_fleet
 
 if TYPE_CHECKING:
     from forewarn.cli.client import ControlClient
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 def read_fleet_file(path: str) -> str:
     """Return the text of a fleet file."""
     try:
+        if Path(path).stat().st_size > MAX_FLEET_BYTES:
+            problem = f"it has more than {MAX_FLEET_BYTES // 1_048_576} MiB. Write sets of VMs with count"
+            raise UnreadableFile(path=path, problem=problem)
         return Path(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UnreadableFile(path=path, problem="it is not UTF-8") from error
@@ -85,9 +88,12 @@ def apply(file: str, force: bool, dry_run: bool, yes: bool, client: ControlClien
 
     if not dry_run and asks(yes):
         expected = put(dry_run=True)
-        if count := len(expected["removed"]):
+        losses = [f"remove {count_of(len(found), 'VM')} from the fleet"] if (found := expected["removed"]) else []
+        losses += [f"revoke {count_of(len(found), 'token')}"] if (found := expected["tokens_revoked"]) else []
+        if losses:
             click.echo("\n".join(difference_lines(expected)))
-            confirm(f"Remove {count} VM{'s' if count > 1 else ''} from the fleet?", yes)
+            question = " and ".join(losses)
+            confirm(f"{question[0].upper()}{question[1:]}?", yes)
     change = put(dry_run=dry_run)
     if as_json:
         print_json(change)
@@ -107,6 +113,7 @@ def difference_lines(change: dict[str, list[str]]) -> list[str]:
         "groups removed": change["groups_removed"],
         "hosts added": change["hosts"],
         "hosts removed": change["hosts_removed"],
+        "tokens revoked": change["tokens_revoked"],
     }
     if not any(lines.values()):
         return ["No changes: the fleet already matches the file."]

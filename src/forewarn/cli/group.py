@@ -71,6 +71,7 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--auto-approve",
+    multiple=True,
     metavar="TYPES",
     help="Approve automatically: reboot; redeploy; reboot,redeploy; or none.",
 )
@@ -86,14 +87,20 @@ def show(name: str, client: ControlClient, as_json: bool) -> None:
     help='Maintenance window, like "sat,sun 02:00 4h Europe/Berlin". Can be repeated.',
 )
 @click.option("--no-windows", is_flag=True, help="Remove all maintenance windows: routine work can start at any time.")
+@click.option(
+    "--approve-when-down/--no-approve-when-down",
+    default=None,
+    help="Whether to approve the events of a scope while all its VMs are deallocated.",
+)
 @service_command
 def policy(
     name: str,
-    auto_approve: str | None,
+    auto_approve: tuple[str, ...],
     terminate_notice: str | None,
     os_image_notice: str | None,
     windows: tuple[str, ...],
     no_windows: bool,
+    approve_when_down: bool | None,
     client: ControlClient,
     as_json: bool,
 ) -> None:
@@ -107,8 +114,8 @@ def policy(
       forewarn group policy pool --terminate-notice PT10M
     """
     body: dict[str, Any] = {}
-    if auto_approve is not None:
-        types = auto_approve.replace(",", " ").split()
+    if auto_approve:
+        types = ",".join(auto_approve).replace(",", " ").split()
         body["auto_approve"] = [] if types == ["none"] else types
     if terminate_notice is not None:
         body["terminate_notice"] = terminate_notice
@@ -118,8 +125,10 @@ def policy(
         raise click.UsageError("Use either --window or --no-windows.")
     if windows or no_windows:
         body["windows"] = list(windows)
+    if approve_when_down is not None:
+        body["approve_when_down"] = approve_when_down
     if not body:
-        options = "--auto-approve, --terminate-notice, --os-image-notice, --window or --no-windows"
+        options = "--auto-approve, --terminate-notice, --os-image-notice, --window, --no-windows or --approve-when-down"
         raise click.UsageError(f"Nothing to change. Use {options}.")
     _print(client, client.post("groups", name, "policy", body=body), as_json)
 
@@ -180,6 +189,7 @@ def _print(client: ControlClient, group: dict[str, Any], as_json: bool) -> None:
             "auto approve": ", ".join(group["auto_approve"]) or "nothing",
             "terminate notice": group["terminate_notice"] or "off",
             "OS image notice": group["os_image_notice"] or "off",
+            "approve when down": "yes" if group["approve_when_down"] else "no",
             "windows": "; ".join(group["windows"]) or "any time",
             "policy": "changed at run time; the fleet file has another" if group["policy_changed"] else None,
             "mode": group["mode"],

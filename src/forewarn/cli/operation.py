@@ -100,15 +100,25 @@ def show(operation_id: str, client: ControlClient, as_json: bool) -> None:
 
 @command.command()
 @click.argument("operation_id", metavar="ID")
+@click.option(
+    "--host", "hosts", metavar="VM=HOST", multiple=True, help="The host of a VM after the work, if you have chosen it."
+)
 @service_command
-def done(operation_id: str, client: ControlClient, as_json: bool) -> None:
+def done(operation_id: str, hosts: tuple[str, ...], client: ControlClient, as_json: bool) -> None:
     """Mark a started operation as done. Its events disappear.
 
     \b
-    Example:
+    Examples:
       forewarn operation done 4caea225
+      forewarn operation done 4caea225 --host web-0=rack-2-a
     """
-    _print(client, client.post("operations", operation_id, "done"), as_json)
+    placed = {}
+    for text in hosts:
+        vm, separator, host = text.partition("=")
+        if not (vm and separator and host):
+            raise click.BadParameter(f"{text!r} does not name a VM and its host. Write VM=HOST.", param_hint="--host")
+        placed[vm] = host
+    _print(client, client.post("operations", operation_id, "done", body={"hosts": placed} if placed else {}), as_json)
 
 
 @command.command()

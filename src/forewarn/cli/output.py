@@ -161,6 +161,8 @@ def wait_line(wait: dict[str, Any], now: str) -> str:
         return f"the maintenance window{group}" + (f" ({text})" if text else "") + until
     if wait["kind"] == "deletion":
         return f"other deletions: {wait['text']}{until}"
+    if wait["kind"] == "arrival":
+        return f"the arrival of {wait['text'] or 'a VM on its way to the host'}"
     if wait["kind"] == "fabric":
         return f"the fabric {wait['text']}" + (f": done {when(wait['time'], now)}" if wait["done"] else "")
     if wait["kind"] == "gate":

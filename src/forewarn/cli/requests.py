@@ -181,7 +181,7 @@ def outcome_lines(operation: dict[str, Any], now: str, *, dry_run: bool = False)
         lines.append(f"No notice. The {title} {_start(operation, now, dry_run=dry_run)}.")
     for event in operation["events"]:
         of_group = f" for {names(event['vms'])}" if len(operation["events"]) > 1 else ""
-        if event["status"] == "scheduled" and event["type"] == "SpotRebalanceRecommendation":
+        if event["status"] == "advisory":
             lines.append(f"{event['type']} sent{of_group}: {title}.")
         elif event["status"] == "scheduled":
             lines.append(f"{event['type']} scheduled{of_group}: {title}, not before {when(event['not_before'], now)}.")

@@ -40,7 +40,7 @@ def setting_options(function: Callable[..., None]) -> Callable[..., None]:
         more: dict[str, Any] = {"shell_complete": complete_by_metavar}
         if setting.is_switch:
             more |= {"is_flag": False, "flag_value": "true"}
-        if setting.is_repeatable:
+        if setting.is_repeatable or setting.is_list:
             join = setting.separator.join
             more |= {"multiple": True, "callback": lambda *given, join=join: join(given[-1]) if given[-1] else None}
         function = click.option(setting.option, setting.name, metavar=setting.metavar, help=help_text, **more)(function)

@@ -31,7 +31,7 @@ from forewarn.clock import real_seconds
 from forewarn.control.fleet import LAST_FILE, apply_fleet, is_last_applied
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
-from forewarn.errors import ForewarnError, StoreFailed
+from forewarn.errors import Conflict, ForewarnError, StoreFailed
 from forewarn.settings import default_name, without_password
 from forewarn.system.logs import JSON, LOG_LEVELS, configure_logging, get_logger
 from forewarn.system.service_files import TOKEN_FILE, ServiceFile, identify_folder, identify_process
@@ -211,28 +211,32 @@ class ForegroundService:
         has_fleet = self._all.node is not None and (bool(self._engine.fleet.vms) or not self._engine.leads)
         if source and not has_fleet:
             text = read_fleet_file(source)
-            if not is_last_applied(self._engine, text):
+            if not await is_last_applied(self._engine, text):
                 try:
                     change = await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, force=False)
-                except StoreFailed as error:
+                except (Conflict, StoreFailed) as error:
                     if not self._engine.fleet.vms:
                         raise
                     _log.error(
                         "fleet_not_applied",
-                        "Cannot write the changed fleet file. The service continues with the stored fleet. When the "
-                        "disk has space, apply the file with: forewarn fleet apply FILE",
+                        "Cannot apply the changed fleet file now. The service continues with the stored fleet. Apply "
+                        "the file later with: forewarn fleet apply FILE",
                         file=full_path(source),
                         error=str(error),
                     )
+                    self._engine.fleet_problem = self._not_in_force(error)
                 else:
                     self._applied = [f"Applied {source}:", *difference_lines(msgspec.structs.asdict(change)), ""]
                     return
         elif source and self._engine.fleet.vms:
-            self._warn_of_other_fleet(read_fleet_file(source))
+            await self._warn_of_other_fleet(read_fleet_file(source))
         elif not self._engine.fleet.vms and not has_fleet:
             await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
+
+    def _not_in_force(self, error: ForewarnError) -> str:
+        return f"The fleet file {full_path(self._values['fleet'])} is not in force: {error}"
 
     async def _apply_first_fleet(self) -> None:
         """Apply the fleet file if there is no fleet yet: the node that led before may have failed to."""
@@ -243,8 +247,8 @@ class ForegroundService:
         except ForewarnError as error:
             _log.error("first_fleet_not_applied", "Cannot apply the fleet file.", error=str(error))
 
-    def _warn_of_other_fleet(self, text: str) -> None:
-        if not is_last_applied(self._engine, text):
+    async def _warn_of_other_fleet(self, text: str) -> None:
+        if not await is_last_applied(self._engine, text):
             _log.warning(
                 "fleet_file_ignored",
                 "The database has another fleet than the file, and this node uses it. To apply the file: forewarn "
@@ -258,8 +262,10 @@ class ForegroundService:
         failed = []
         try:
             await self._reload_fleet()
-        except Exception:  # noqa: BLE001 - the service continues with the old fleet
+        except Exception as error:  # noqa: BLE001 - the service continues with the old fleet
             _log.exception("fleet_reload_failed", "The fleet has not changed.", path=self._values["fleet"])
+            if isinstance(error, Conflict | StoreFailed):
+                self._engine.fleet_problem = self._not_in_force(error)
             failed.append("fleet")
         if self._all.certificate is not None:
             if not self._all.certificate.reload():
@@ -275,11 +281,12 @@ class ForegroundService:
         if not source:
             return
         text = await asyncio.to_thread(read_fleet_file, source)
-        if is_last_applied(self._engine, text):
+        if await is_last_applied(self._engine, text):
+            self._engine.fleet_problem = ""  # a changed file was rejected, and this is the last valid one again
             _log.info("fleet_unchanged", "The fleet file was already applied.", path=source)
             return
         if self._all.node is not None:
-            self._warn_of_other_fleet(text)
+            await self._warn_of_other_fleet(text)
             return
         change = await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, force=False)
         changes = {name: names(found) for name, found in msgspec.structs.asdict(change).items() if found}

@@ -51,7 +51,7 @@ _MAX_TIMEOUT_SECONDS = 600
     "--max-wait", metavar="DURATION", default="0s", help="Maximum wait if time cannot be advanced.  [default: 0s]"
 )
 @click.option("--timeout", metavar="DURATION", default="10s", help="Timeout of a request.  [default: 10s]")
-@click.option("--marks", metavar="MARKS", default=",".join(Mark), help="Only checks with these marks.  [default: all]")
+@click.option("--marks", metavar="MARKS", multiple=True, help="Only checks with these marks.  [default: all]")
 @click.option("--only", metavar="PATTERN", multiple=True, help="Only checks with a matching name. Can be repeated.")
 @click.option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")
 @click.option("--list", "only_list", is_flag=True, help="List the checks; send no request.")
@@ -66,7 +66,7 @@ def command(
     vm_name: str,
     max_wait: str,
     timeout: str,
-    marks: str,
+    marks: tuple[str, ...],
     only: tuple[str, ...],
     junit: str | None,
     only_list: bool,
@@ -83,7 +83,7 @@ def command(
       forewarn verify http://127.0.0.1:8169
       forewarn verify --list
     """
-    checks = select_checks(only, _marks(marks))
+    checks = select_checks(only, _marks(",".join(marks)) if marks else list(Mark))
     if only_list:
         _print_check_list(checks, as_json)
         return

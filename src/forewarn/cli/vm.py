@@ -220,12 +220,15 @@ def migrate(vms: tuple[str, ...], duration: str | None, **options: Any) -> None:
 def evict(vms: tuple[str, ...], **options: Any) -> None:
     """Evict Spot VMs after a notice of 30 seconds.
 
+    With --override-notice, the notice can be shorter, down to 0s.
+
     The eviction policy of a VM decides whether it is deallocated or deleted. A deallocated VM stays in the fleet. Start
     it again with: forewarn vm start
 
     \b
-    Example:
+    Examples:
       forewarn vm evict batch_3
+      forewarn vm evict batch_3 --notice 5s --override-notice
     """
     request_operations({"cause": "eviction", "vms": vms}, options)
 
@@ -236,7 +239,8 @@ def evict(vms: tuple[str, ...], **options: Any) -> None:
 def rebalance(vms: tuple[str, ...], **options: Any) -> None:
     """Recommend that Spot VMs move their work.
 
-    Only preview api-versions show this event. It never starts. End it with: forewarn event cancel
+    Only preview api-versions show this event, as an advisory. It never starts, and nobody approves it. End it with:
+    forewarn event cancel
 
     \b
     Example:

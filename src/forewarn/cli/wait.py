@@ -171,7 +171,10 @@ def _title(operation: dict[str, Any]) -> str:
 def _status(operation: dict[str, Any], now: str) -> tuple[str, str]:
     status = operation["status"]
     if status == "pending":
-        times = [event["not_before"] for event in operation["events"] if not event["approved_at"]]
+        if any(event["status"] == "advisory" for event in operation["events"]):
+            return "advisory; it never starts", ""
+        waiting = [event for event in operation["events"] if event["status"] == "scheduled"]
+        times = [event["not_before"] for event in waiting if not event["approved_at"]]
         latest = max([*times, *([operation["holds_until"]] if operation["holds_until"] else [])], default=None)
         return f"scheduled; {_approvals(operation)}", _until("starts without approval", latest, now)
     if status == "started":

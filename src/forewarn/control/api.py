@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from forewarn.control import (
     clock,
@@ -43,6 +45,7 @@ from forewarn.control.routing import Route, starlette_routes
 from forewarn.control.security_headers import SecurityHeaders
 from forewarn.control.session_cookie import SessionCookie
 from forewarn.control.sessions import ServiceFacts
+from forewarn.control.slices import Slices
 from forewarn.delivery.feed import Feed
 from forewarn.wire.versions import available_versions
 
@@ -97,6 +100,9 @@ class Control:
         self._proof_key = proof_key
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine, feed_limits)
+        self.slices = Slices()
+        self._describing = asyncio.Lock()
+        self._description: bytes | None = None
         self._connections: Callable[[], int] = lambda: 0
         self.recent_metrics = RecentMetrics(self._totals, lambda: self.feed.topics.changed(METRICS))
         self.live_states = LiveStates(engine, self.feed.topics, webhooks, self.recent_metrics)
@@ -115,9 +121,10 @@ class Control:
         self.recent_metrics.start()
 
     def stop(self) -> None:
-        """End the feeds and the delayed responses."""
+        """End the feeds, the delayed responses, and the work that takes long."""
         self.recent_metrics.stop()
         self.feed.stop()
+        self.slices.stop()
         self.wrong_tokens.stop()
 
     def _own_metrics(self) -> list[Metric]:
@@ -148,26 +155,26 @@ class Control:
             *health.HealthControl(self._engine, self._metrics, self._node).routes(),
             *proof.ProofControl(self._proof_key).routes(),
             Route("GET", "/v1/openapi.json", self.openapi, "Return this description.", {"type": "object"}, tenant=True),
-            *fleet.FleetControl(self._engine, self._metadata).routes(),
-            *overview.OverviewControl(self._engine).routes(),
-            *vms.VMControl(self._engine, self._metadata, self._versions).routes(),
+            *fleet.FleetControl(self._engine, self._metadata, self.slices).routes(),
+            *overview.OverviewControl(self._engine, self.slices).routes(),
+            *vms.VMControl(self._engine, self._metadata, self._versions, self.slices).routes(),
             *clock.ClockControl(self._engine, self._metadata).routes(),
-            *operations.OperationControl(self._engine).routes(),
-            *events.EventControl(self._engine).routes(),
-            *hosts.HostControl(self._engine).routes(),
-            *groups.GroupControl(self._engine).routes(),
-            *rollouts.RolloutControl(self._engine).routes(),
-            *tokens.TokenControl(self._engine).routes(),
+            *operations.OperationControl(self._engine, self.slices).routes(),
+            *events.EventControl(self._engine, self.slices).routes(),
+            *hosts.HostControl(self._engine, self.slices).routes(),
+            *groups.GroupControl(self._engine, self.slices).routes(),
+            *rollouts.RolloutControl(self._engine, self.slices).routes(),
+            *tokens.TokenControl(self._engine, self.slices).routes(),
             *sessions.SessionControl(
                 self._engine, self.tokens, self.wrong_tokens, self.cookie, self._session_lifetime, self._facts
             ).routes(),
             *settings.SettingControl(self._settings).routes(),
             *nodes.NodeControl(self._engine, self._node).routes(),
-            *webhooks.WebhookControl(self._engine, self._webhooks).routes(),
+            *webhooks.WebhookControl(self._engine, self._webhooks, self.slices).routes(),
             *faults.FaultControl(self._engine, self._faults).routes(),
-            *scenarios.ScenarioControl(self._scenario_runs).routes(),
+            *scenarios.ScenarioControl(self._engine, self._scenario_runs, self.slices).routes(),
             *self.recent_metrics.routes(),
-            *history.HistoryControl(self._engine).routes(),
+            *history.HistoryControl(self._engine, self.slices).routes(),
             *feed.FeedControl(self._engine, self.feed).routes(),
         ]
 
@@ -176,7 +183,11 @@ class Control:
         return describe(self.routes)
 
     async def openapi(self, _: Request) -> Response:
-        return JSONResponse(self.description())
+        """The description is made once, in a thread: it takes some time."""
+        async with self._describing:
+            if self._description is None:
+                self._description = await asyncio.to_thread(lambda: msgspec.json.encode(self.description()))
+        return Response(self._description, media_type="application/json")
 
 
 def control_app(

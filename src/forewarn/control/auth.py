@@ -6,6 +6,7 @@ Only the health routes, the proof, signing in and the files of the portal work w
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import socket
 from hashlib import sha256
@@ -27,10 +28,12 @@ from forewarn.errors import (
     StoreFailed,
     TokenExpired,
     TokenRevoked,
+    TokenWithoutGroup,
+    UnknownCode,
     UnknownHostName,
     UnknownToken,
 )
-from forewarn.system.addresses import is_ipv4, is_ipv6
+from forewarn.system.addresses import is_ipv4, is_ipv6, read_port
 from forewarn.system.logs import OncePerMinute, get_logger
 
 if TYPE_CHECKING:
@@ -60,6 +63,10 @@ def hash_of(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::(.*))?")
+"""The value of a Host header: an IPv6 address in brackets or another host, and perhaps a port."""
+
+
 class HostNames:
     """The names under which clients can use the control API.
 
@@ -81,11 +88,13 @@ class HostNames:
         return None
 
     def _knows(self, value: str) -> bool:
-        if value.startswith("["):
-            address, _, port = value[1:].partition("]")
-            return is_ipv6(address) and (not port or port.startswith(":"))
-        host = value.partition(":")[0]
-        return not host or is_ipv4(host) or _plain(host) in self._names
+        parts = _HOST.fullmatch(value)
+        if parts is None or (parts[2] and read_port(parts[2]) is None):
+            return False
+        host = parts[1]
+        if host.startswith("["):
+            return is_ipv6(host[1:-1])
+        return is_ipv4(host) or _plain(host) in self._names
 
 
 def _plain(name: str) -> str:
@@ -165,8 +174,7 @@ class KnownTokens:
         if token is None:
             revoked = revocation(self._engine.facts, hash_)
             raise UnknownToken if revoked is None else TokenRevoked(time=format_time(revoked[0]), name=revoked[1])
-        if token.expires_at is not None and not token.valid_at(self._engine.clock.now()):
-            raise TokenExpired(time=format_time(token.expires_at), name=token.name)
+        self._check(token)
         return token
 
     def find_session(self, secret: str) -> Token:
@@ -175,9 +183,22 @@ class KnownTokens:
         parent = self._engine.draft().token(session.parent) if session is not None else None
         if session is None or parent is None or not session.valid_at(system_time()):
             raise SessionEnded
-        if parent.expires_at is not None and not parent.valid_at(self._engine.clock.now()):
-            raise TokenExpired(time=format_time(parent.expires_at), name=parent.name)
+        self._check(parent)
         return session
+
+    def find_link(self, hash_: str) -> Token:
+        """Return the one-time link whose code has this hash. Raises BadToken."""
+        link = self._tokens().get((Purpose.LINK, hash_))
+        if link is None:
+            raise UnknownCode
+        return link
+
+    def _check(self, token: Token) -> None:
+        """Raise an error if the token has expired, or is of a group that was removed."""
+        if token.expires_at is not None and not token.valid_at(self._engine.clock.now()):
+            raise TokenExpired(time=format_time(token.expires_at), name=token.name)
+        if not token.has_group_in(self._engine.fleet):
+            raise TokenWithoutGroup(name=token.name, group=token.group)
 
     def _tokens(self) -> dict[tuple[Purpose, str], Token]:
         if self._by_hash is None:

@@ -7,12 +7,24 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from forewarn.control.input import DURATION_FORMAT, read_body, read_duration, wait_for_disconnect
-from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Body, Duration, NoMembers, Shape, Time, choice, help_text, json_response
+from forewarn.control.routing import Route, caller, partly_done
+from forewarn.control.schema import (
+    Body,
+    Duration,
+    NameIfAny,
+    NoMembers,
+    Shape,
+    Time,
+    at_most,
+    choice,
+    help_text,
+    json_response,
+)
 from forewarn.core.access import Role
-from forewarn.core.durations import format_duration, to_text
+from forewarn.core.durations import format_duration, format_time, to_text
+from forewarn.core.requests import MAX_VMS
 from forewarn.engine.clock_hold import describe_step
-from forewarn.errors import BadRequestBody
+from forewarn.errors import BadRequestBody, StoreFailed, shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -67,7 +79,7 @@ class ClockAdvance(Body, kw_only=True):
         help_text("Where to move the clock: to the time at which something is due next. Give this or by."),
     ] = None
     seen_by: Annotated[
-        list[str] | None,
+        Annotated[list[NameIfAny], at_most(MAX_VMS)] | None,
         help_text("VMs that poll on their own. After each step, the clock waits until they have polled."),
     ] = None
     timeout: Annotated[Duration | None, help_text("Real time that each of these VMs has for a step. Default: 30s.")] = (
@@ -113,7 +125,7 @@ class ClockControl:
         if bool(body.by) == bool(body.to):
             raise BadRequestBody(pointer="/by", problem="give either /by or /to", allowed=DURATION_FORMAT)
         if body.to not in (None, "", NEXT):
-            raise BadRequestBody(pointer="/to", problem=f"{body.to!r} is not {NEXT!r}", allowed=[NEXT])
+            raise BadRequestBody(pointer="/to", problem=f"{shown(body.to)} is not {shown(NEXT)}", allowed=[NEXT])
         timeout, vms = read_duration(body.timeout, "/timeout"), tuple(body.seen_by or ())
         distance = read_duration(body.by, "/by")
         if distance is None:
@@ -125,19 +137,27 @@ class ClockControl:
                 else "needs seen_by: name the VMs to wait for"
             )
             raise BadRequestBody(pointer="/timeout", problem=problem, allowed=DURATION_FORMAT)
-        if vms:
-            with self._metadata.delivery_tracker.barrier(
-                vms, timeout if timeout is not None else DEFAULT_TIMEOUT
-            ) as barrier:
-                disconnect = asyncio.create_task(wait_for_disconnect(request))
-                disconnect.add_done_callback(lambda _: barrier.cancel())
-                try:
-                    await self._engine.advance(distance, barrier)
-                finally:
-                    disconnect.cancel()
-        else:
-            await self._engine.advance(distance)
+        before = self._engine.clock.now()
+        try:
+            await self._advance(request, distance, vms, DEFAULT_TIMEOUT if timeout is None else timeout)
+        except StoreFailed as error:
+            now = self._engine.clock.now()
+            if now > before:
+                raise partly_done(f"The clock is at {format_time(now)}.", error) from error
+            raise
         return json_response(clock_shape(self._engine))
+
+    async def _advance(self, request: Request, distance: timedelta, vms: tuple[str, ...], longest: timedelta) -> None:
+        if not vms:
+            await self._engine.advance(distance)
+            return
+        with self._metadata.delivery_tracker.barrier(vms, longest) as barrier:
+            disconnect = asyncio.create_task(wait_for_disconnect(request))
+            disconnect.add_done_callback(lambda _: barrier.cancel())
+            try:
+                await self._engine.advance(distance, barrier)
+            finally:
+                disconnect.cancel()
 
     async def accept(self, request: Request) -> Response:
         await read_body(request, NoMembers)

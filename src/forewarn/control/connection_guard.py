@@ -4,7 +4,8 @@ uvicorn has no limit for the size of the request header or for the time to recei
 requests are pending, and it never gives up on a client that does not read its response. So each connection has a guard
 in front of uvicorn's protocol. To the connection, the guard is an asyncio protocol; to uvicorn, an asyncio transport.
 
-A guard forwards one request at a time. `track_responses` notifies it when the application has sent its response.
+A guard forwards one request at a time, and its body only when the application reads it. `track_responses` notifies the
+guard of that, and when the application has sent its response.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forewarn.clock import unix_seconds
-from forewarn.control.input import MAX_FLEET_BYTES
+from forewarn.control.input import MAX_BODY_BYTES_WITHOUT_TOKEN
 from forewarn.control.problems import PROBLEM, problem
-from forewarn.control.request_framing import MALFORMED, IncomingRequest, RequestRejected
+from forewarn.control.request_framing import MALFORMED, TOO_SLOW, IncomingRequest, RequestRejected
 from forewarn.errors import Invalid
+from forewarn.files.fleet_file import MAX_FLEET_BYTES
 from forewarn.system.connections import ConnectionLimits
 
 if TYPE_CHECKING:
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
 
 MAX_DISCARDED_BYTES = 1_048_576
 """How much of a rejected body the service reads and discards, so that the client can receive the response."""
-MAX_FORWARDED_BYTES = 16_384
-"""Maximum number of bytes that go to uvicorn at a time, so that cutting a large buffer stays cheap."""
+MAX_RECEIVED_BYTES = 16_384
+"""Maximum number of bytes that a connection receives at a time, and so of those that wait for the application."""
+_received = bytearray(MAX_RECEIVED_BYTES)
+"""The buffer of all connections: each copies its bytes at once."""
 
 _EMPTY_LINES = re.compile(rb"[\r\n]+")
 """A server should ignore empty lines before a request (RFC 9112, 2.2)."""
@@ -48,6 +52,8 @@ class ControlLimits(ConnectionLimits):
 
     body_bytes: int = MAX_FLEET_BYTES + MAX_DISCARDED_BYTES
     """The service closes the connection if a body is larger."""
+    body_part_bytes: int = 65_536
+    """So much of a body, or the rest of it, must arrive every `body_seconds`."""
     handshake_seconds: float = 10.0
     """Timeout of the TLS handshake."""
     max_connections: int = 4096
@@ -103,7 +109,7 @@ class Deadline:
             self._on_expired()
 
 
-class ConnectionGuard(asyncio.Protocol):
+class ConnectionGuard(asyncio.BufferedProtocol):
     """A connection to the control API, with its limits."""
 
     def __init__(
@@ -151,10 +157,13 @@ class ConnectionGuard(asyncio.Protocol):
         self._server.connection_made(_ServerTransport(self, transport))
         self._start_idle_time()
 
-    def data_received(self, data: bytes) -> None:
-        self._bytes_received += len(data)
+    def get_buffer(self, _: int) -> bytearray:
+        return _received
+
+    def buffer_updated(self, size: int) -> None:
+        self._bytes_received += size
         if not self._is_rejected:
-            self._unprocessed = memoryview(b"".join((self._unprocessed, data)))
+            self._unprocessed = memoryview(self._unprocessed.tobytes() + _received[:size])
             self._forward()
 
     def eof_received(self) -> bool | None:
@@ -199,12 +208,12 @@ class ConnectionGuard(asyncio.Protocol):
         self._update_reading()
 
     def _can_forward(self) -> bool:
-        waits_for_response = self._request is not None and self._request.complete
+        waits_for_response = self._request is not None and (self._request.complete or self._request.is_held)
         return not (waits_for_response or self._is_writing_paused or self._is_rejected or self._transport.is_closing())
 
     def _forward_part(self, request: IncomingRequest) -> None:
-        is_header = not request.header_complete
-        part, consumed = request.feed(bytes(self._unprocessed[:MAX_FORWARDED_BYTES]))
+        is_header, parts = not request.header_complete, request.body_bytes // self._limits.body_part_bytes
+        part, consumed = request.feed(bytes(self._unprocessed[:MAX_RECEIVED_BYTES]))
         self._unprocessed = self._unprocessed[consumed:]
         if request.body_bytes > self._limits.body_bytes:
             self.abort()
@@ -219,11 +228,20 @@ class ConnectionGuard(asyncio.Protocol):
         if self._is_rejected_by_server:
             raise RequestRejected(MALFORMED, Invalid(problem="the request target is not a valid URL."))
         self._response_pending = self._response_pending or is_header
+        is_next_part = is_header or request.body_bytes // self._limits.body_part_bytes > parts
         if request.complete:
             self._receive_deadline.clear()
             self._next_request()
-        elif self._response_pending and self._is_reading:  # a discarded body does not extend the deadline
+        elif (
+            is_next_part and self._response_pending and self._is_reading
+        ):  # a discarded body does not extend the deadline
             self._receive_deadline.set(self._limits.body_seconds)
+
+    def on_body_read(self, *, has_token: bool) -> None:
+        """The application reads the body. Without a token, it gets a little more than it accepts, and rejects it."""
+        if self._request is not None:
+            self._request.max_body_bytes = self._limits.body_bytes if has_token else MAX_BODY_BYTES_WITHOUT_TOKEN
+            self._forward()
 
     def on_response_started(self) -> None:
         self._response_started = True
@@ -231,6 +249,8 @@ class ConnectionGuard(asyncio.Protocol):
     def on_response_complete(self) -> None:
         """The application has sent its response, or failed to."""
         self._response_pending = self._response_started = False
+        if self._request is not None:
+            self._request.max_body_bytes = self._limits.body_bytes  # the rest is discarded
         if self._server is None or self._transport.is_closing():
             return
         self._next_request()
@@ -324,6 +344,10 @@ class ConnectionGuard(asyncio.Protocol):
     def _on_receive_timeout(self) -> None:
         if self._request is None:
             self.close()
+        elif self._response_pending:
+            size, seconds = self._limits.body_part_bytes, self._limits.body_seconds
+            needed = f"Send {size:,} bytes of it, or the rest, every {seconds:.0f} seconds."
+            self._reject(RequestRejected(TOO_SLOW, Invalid(problem=f"the body is too slow. {needed}")))
         else:
             self.abort()
 
@@ -331,19 +355,18 @@ class ConnectionGuard(asyncio.Protocol):
         """Pause or resume reading. A receive deadline runs only while the guard reads."""
         if self._transport.is_closing():
             return
-        can_read = not (self._unprocessed or self._is_paused_by_server or self._is_writing_paused or self._is_rejected)
+        is_held = self._is_paused_by_server or (self._request is not None and self._request.is_held)
+        can_read = not (self._unprocessed or is_held or self._is_writing_paused or self._is_rejected)
+        is_receiving = self._request is not None and not self._request.complete
+        if is_receiving and not can_read:
+            self._receive_deadline.clear()
         if can_read == self._is_reading:
             return
         self._is_reading = can_read
         (self._transport.resume_reading if can_read else self._transport.pause_reading)()
-        if self._request is not None and not self._request.complete:
-            if not can_read:
-                self._receive_deadline.clear()
-            else:
-                limits = self._limits
-                self._receive_deadline.set(
-                    limits.body_seconds if self._request.header_complete else limits.header_seconds
-                )
+        if is_receiving and can_read:
+            has_header = self._request is not None and self._request.header_complete
+            self._receive_deadline.set(self._limits.body_seconds if has_header else self._limits.header_seconds)
 
     # --- Stop -------------------------------------------------------------------------------------
 
@@ -403,17 +426,21 @@ class _ServerTransport(asyncio.Transport):
 
 
 def track_responses(app: ASGIApp) -> ASGIApp:
-    """ASGI middleware that notifies the guard when a response starts and ends."""
+    """ASGI middleware that notifies the guard when a body is read, and when a response starts and ends."""
 
     async def tracked(scope: Scope, receive: Receive, send: Send) -> None:
         guard: ConnectionGuard = scope["state"]["guard"]
+
+        async def tracked_receive() -> Message:
+            guard.on_body_read(has_token="token" in scope["state"])
+            return await receive()
 
         async def tracked_send(message: Message) -> None:
             guard.on_response_started()
             await send(message)
 
         try:
-            await app(scope, receive, tracked_send)
+            await app(scope, tracked_receive, tracked_send)
         finally:
             guard.on_response_complete()
 

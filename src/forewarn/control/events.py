@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec.structs import asdict
 
 from forewarn.control.explanations import ExplanationShape, explanation
-from forewarn.control.filters import NameCheck, is_pattern, one_of
+from forewarn.control.filters import NameCheck, find_vm, one_of, vm_pattern
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.input import TIME_FORMAT, read_body, read_duration, read_time
 from forewarn.control.paging import All, Counting, Paging, page, prefix_hint, rows_page, single_match
@@ -16,6 +16,7 @@ from forewarn.control.schema import (
     DryRun,
     Duration,
     Name,
+    NameIfAny,
     NoMembers,
     Shape,
     TimeOrDuration,
@@ -29,6 +30,7 @@ from forewarn.core.access import Role
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import EventStatus
 from forewarn.core.operations import CAUSES
+from forewarn.core.shell_patterns import is_pattern
 from forewarn.delivery.event_shapes import EventShape
 from forewarn.errors import (
     BadRequestBody,
@@ -36,8 +38,6 @@ from forewarn.errors import (
     InsufficientRole,
     UnknownEvent,
     UnknownResource,
-    UnknownVM,
-    nearest,
 )
 from forewarn.ports import HistoryFilter, ListFilter
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
+    from forewarn.core.access import Token
     from forewarn.core.events import Event
     from forewarn.engine.engine import Engine
 
@@ -77,7 +79,7 @@ class EventsQuery(Counting):
 class Approval(DryRun):
     """Which events to approve: those that wait for an approval."""
 
-    vm: Annotated[str | None, help_text("All events of this VM. Give this or all.")] = None
+    vm: Annotated[NameIfAny | None, help_text("All events of this VM. Give this or all.")] = None
     all: Annotated[bool | None, help_text("All events that the caller can see. Give this or vm.")] = None
 
 
@@ -98,8 +100,9 @@ class Postponement(DryRun):
 class EventControl:
     """Events."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
 
     def routes(self) -> list[Route]:
         one, path, operator = EventShape, "/v1/events/{id}", Role.OPERATOR
@@ -175,7 +178,8 @@ class EventControl:
         filters = ListFilter(
             live=not query.all and (not status or EventStatus(status).live),
             group=own or query.group,
-            vm=query.vm,
+            generation=token.generation,
+            vm=vm_pattern(self._engine.fleet, token, query.vm),
             host=query.host,
             type=one_of("type", query.type, EVENT_TYPES),
             cause=one_of("cause", query.cause, CAUSES),
@@ -189,16 +193,21 @@ class EventControl:
             await check.groups((query.group,) if query.group and not own else ())
             await check.host(query.host)
         total = await records.count_events(filters) if query.count else None
-        return page("events", map(EventShape.of, found), last_key, total)
+        return page("events", await self._slices.collect(map(EventShape.of, found)), last_key, total)
 
     async def event(self, request: HttpRequest) -> Response:
         return json_response(EventShape.of(await self._find(request)))
 
     async def history(self, request: HttpRequest) -> Response:
         event = await self._find(request)
-        own = caller(request).group  # rows about the whole operation name VMs of other groups
-        history_filter = HistoryFilter(event=event.id, operation=event.operation, groups=(own,) if own else ())
-        return await history_page(self._engine, request, history_filter)
+        token = caller(request)  # rows about the whole operation name VMs of other groups
+        history_filter = HistoryFilter(
+            event=event.id,
+            operation=event.operation,
+            groups=(token.group,) if token.group else (),
+            after=token.generation,
+        )
+        return await history_page(self._engine, self._slices, request, history_filter)
 
     async def explain(self, request: HttpRequest) -> Response:
         event = await self._find(request)
@@ -215,29 +224,28 @@ class EventControl:
         await read_body(request, NoMembers)
         event = await self._find_live(request)
         token = caller(request)
-        await self._engine.approve([event.id], token.name, token.group)
-        return json_response(EventShape.of(await self._find(request)))
+        await self._engine.approve([event.id], token.name, _tenant(token))
+        return json_response(EventShape.of(await self._engine.records.event(event.id) or event))
 
     async def approve_several(self, request: HttpRequest) -> Response:
         body = await read_body(request, Approval)
         if bool(body.vm) == bool(body.all):
             raise BadRequestBody(pointer="/vm", problem="give either /vm or /all", allowed="the name of a VM")
         token, fleet = caller(request), self._engine.fleet
-        if body.vm and (body.vm not in fleet.vms or token.group not in ("", fleet.vms[body.vm].group)):
-            raise UnknownVM(name=body.vm, hint=nearest(body.vm, fleet.members(token.group) or fleet.vms))
+        if body.vm:
+            find_vm(fleet, token, body.vm)  # raises if there is no such VM
         ids = [
             event.id
             for event in self._engine.live_events()
             if event.status is EventStatus.SCHEDULED
             and event.approved_at is None
-            and EVENT_TYPES[event.type].starts
-            and token.group in ("", event.group)
+            and token.sees(event)
             and (not body.vm or body.vm in event.resources)
         ]
         if ids and not body.dry_run:
-            await self._engine.approve(ids, token.name, token.group)
+            await self._engine.approve(ids, token.name, _tenant(token))
         found = [await self._engine.records.event(event_id) for event_id in ids]
-        shapes = [EventShape.of(event) for event in found if event is not None]
+        shapes = await self._slices.collect(EventShape.of(event) for event in found if event is not None)
         return json_response(ApprovedShape(bool(body.dry_run), shapes))
 
     async def cancel(self, request: HttpRequest) -> Response:
@@ -266,11 +274,11 @@ class EventControl:
 
     async def _find(self, request: HttpRequest) -> Event:
         """Find by id, in any letter case, or by an unambiguous prefix of it."""
-        prefix, own = request.path_params["id"].lower(), caller(request).group
-        found = await self._engine.records.events_by_prefix(prefix, own)
+        prefix, token = request.path_params["id"].lower(), caller(request)
+        found = await self._engine.records.events_by_prefix(prefix, token.group, token.generation)
         if one := single_match(found):
             return one
-        live = (event.id for event in self._engine.live_events() if own in ("", event.group))
+        live = (event.id for event in self._engine.live_events() if token.sees(event))
         raise UnknownEvent(event_id=request.path_params["id"], hint=prefix_hint(found, prefix, live))
 
     async def _find_live(self, request: HttpRequest) -> Event:
@@ -278,3 +286,8 @@ class EventControl:
         if not event.status.live:
             raise EventEnded(event_id=event.id, status=event.status.lower())
         return event
+
+
+def _tenant(token: Token) -> Token | None:
+    """Return the token if it is limited to the events of its group."""
+    return token if token.role is Role.TENANT else None

@@ -13,10 +13,10 @@ from forewarn.control.filters import one_of, visible_groups
 from forewarn.control.history import EventType, requested_kinds, requested_type
 from forewarn.control.live_topics import CLOCK, TENANT_CLOCK, TOPICS
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Name, choice, help_text
+from forewarn.control.schema import MAX_LIST, Name, at_most, choice, help_text
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.delivery.feed import EVENT_STREAM
-from forewarn.errors import BadParameter, InsufficientRole
+from forewarn.errors import BadParameter, InsufficientRole, shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
@@ -36,9 +36,11 @@ MAX_UNSENT_BYTES = 32_768
 class FeedQuery(Struct):
     """Which rows to follow."""
 
-    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. Can be repeated.")] = ()
+    group: Annotated[
+        Annotated[tuple[Name, ...], at_most(MAX_LIST)], help_text("Only rows about this group. Can be repeated.")
+    ] = ()
     kind: Annotated[
-        tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
+        Annotated[tuple[Annotated[str, choice(*HISTORY_KINDS)], ...], at_most(len(HISTORY_KINDS))],
         help_text("Only rows of this kind. Can be repeated."),
     ] = ()
     type: EventType = ""
@@ -47,7 +49,7 @@ class FeedQuery(Struct):
         help_text("Only rows after this sequence number; 0: all stored rows. Default: only new rows."),
     ] = None
     include: Annotated[
-        tuple[Annotated[str, choice(*TOPICS)], ...],
+        Annotated[tuple[Annotated[str, choice(*TOPICS)], ...], at_most(len(TOPICS))],
         help_text(
             "Also send the current state of this topic, and its changes, as events without an id. Can be repeated."
         ),
@@ -104,6 +106,7 @@ class FeedControl:
             request.state.is_authorized,  # the token may be revoked or expire while the client is connected
             event_type=requested_type(request),
             tenant=bool(token.group),
+            generation=token.generation,
             owner=token.name,
             topics=_topics(token, request.state.query.include),
         )
@@ -127,7 +130,7 @@ def _position(request: HttpRequest) -> int | None:
     if header:
         if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= MAX_SEQUENCE):
             allowed = "an id from this feed"
-            raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {allowed}", allowed=allowed)
+            raise BadParameter(parameter="Last-Event-ID", problem=f"{shown(header)} is not {allowed}", allowed=allowed)
         return int(header)
     query: FeedQuery = request.state.query
     return query.after

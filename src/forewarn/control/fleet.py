@@ -2,52 +2,93 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
+from codecs import getincrementaldecoder
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Self
+from io import IncrementalNewlineDecoder
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from msgspec import Struct
 
-from forewarn.control.input import MAX_FLEET_BYTES, read_bytes
+from forewarn.control.input import read_bytes
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Count, NoMembers, Shape, help_text, json_response
+from forewarn.control.schema import Count, NoMembers, Shape, at_most, help_text, json_response
 from forewarn.core.access import Role
-from forewarn.files.fleet_file import parse_fleet
+from forewarn.errors import MAX_SHOWN
+from forewarn.files.fleet_file import MAX_FLEET_BYTES, parse_fleet
 from forewarn.system.sockets import release
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from forewarn.core.fleet import Fleet, FleetChange
-    from forewarn.engine.engine import Engine
+    from forewarn.control.slices import Slices
+    from forewarn.core.fleet import Fleet
+    from forewarn.engine.engine import AppliedFleet, Engine
     from forewarn.metadata.server import MetadataServer
 
 
+MAX_FLEET_FILES = 2
+"""Maximum number of files that are received and applied at a time. Each may have hundreds of megabytes."""
 LAST_FILE = "fleet file"
 """Name of the stored fact with the hash of the fleet file that was applied last, by whatever way."""
 
 
-def is_last_applied(engine: Engine, text: str) -> bool:
+_PART = 65_536
+"""Characters to decode or to hash with one call, because a call holds the interpreter lock."""
+
+
+async def is_last_applied(engine: Engine, text: str) -> bool:
     """Return whether this file was applied last.
 
     A restart must not apply it again: that would bring back VMs that were deleted since.
     """
-    return engine.facts.get(LAST_FILE) == _hash(text)
+    return engine.facts.get(LAST_FILE) == await engine.worker.run(_hash, text)
 
 
 def _hash(text: str) -> str:
     # The command line reads files with the line ends of any system.
-    return sha256(text.replace("\r\n", "\n").encode()).hexdigest()
+    line_ends = IncrementalNewlineDecoder(None, translate=True)
+    digest = sha256()
+    for start in range(0, len(text), _PART):
+        digest.update(line_ends.decode(text[start : start + _PART]).encode())
+    digest.update(line_ends.decode("", final=True).encode())
+    return digest.hexdigest()
+
+
+def _decode(body: bytearray) -> str:
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    starts = range(0, len(body), _PART)
+    parts = [decoder.decode(body[start : start + _PART]) for start in starts]
+    return "".join((*parts, decoder.decode(b"", final=True)))
+
+
+def _read_fleet(text: str, source: str) -> tuple[Fleet, str]:
+    return parse_fleet(text, source), _hash(text)
+
+
+def _always_wanted(work: Awaitable[tuple[Fleet, str]]) -> Awaitable[tuple[Fleet, str]]:
+    return work
 
 
 async def apply_fleet(
-    engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, force: bool, dry_run: bool = False
+    engine: Engine,
+    metadata: MetadataServer,
+    text: str,
+    source: str,
+    by: str,
+    *,
+    force: bool,
+    dry_run: bool = False,
+    while_wanted: Callable[[Coroutine[Any, Any, tuple[Fleet, str]]], Awaitable[tuple[Fleet, str]]] = _always_wanted,
 ) -> FleetChangeShape:
     """Apply a fleet file: reserve the addresses of the VMs, commit the change, then listen on these addresses.
 
     `source` is the name of the file in messages. A dry run drops the change, and releases the addresses.
+    `while_wanted` may end the wait for the decoded file.
     """
     async with metadata.applying:
         # A full garbage collection visits every VM with all threads stopped, and finds nothing. Disable it only in a
@@ -56,11 +97,11 @@ async def apply_fleet(
         if own_process:
             gc.disable()
         try:
-            fleet = await asyncio.to_thread(parse_fleet, text, source)
+            fleet, file_hash = await while_wanted(engine.worker.run(_read_fleet, text, source))
             reserved = metadata.reserve(fleet)
             try:
-                facts = {LAST_FILE: _hash(text)}
-                change = await engine.apply_fleet(fleet, by, force=force, reason=source, facts=facts, dry_run=dry_run)
+                facts = {LAST_FILE: file_hash}
+                applied = await engine.apply_fleet(fleet, by, force=force, reason=source, facts=facts, dry_run=dry_run)
             except BaseException:
                 release(reserved)
                 raise
@@ -72,7 +113,7 @@ async def apply_fleet(
             if own_process:
                 gc.enable()
                 gc.freeze()
-    return FleetChangeShape.of(change, fleet)
+    return FleetChangeShape.of(applied, fleet)
 
 
 class FleetShape(Shape):
@@ -93,9 +134,11 @@ class FleetChangeShape(Shape):
     groups_removed: list[str]
     hosts: list[str]
     hosts_removed: list[str]
+    tokens_revoked: Annotated[list[str], help_text("Tokens whose group was removed.")]
 
     @classmethod
-    def of(cls, change: FleetChange, fleet: Fleet) -> Self:
+    def of(cls, applied: AppliedFleet, fleet: Fleet) -> Self:
+        change = applied.change
         # The policy of a VM without a group, if it was set at run time, is stored as a group.
         reset = [name for name in change.groups_removed if name in fleet.vms]
         return cls(
@@ -106,13 +149,18 @@ class FleetChangeShape(Shape):
             groups_removed=[name for name in change.groups_removed if name not in fleet.vms],
             hosts=[host.name for host in change.hosts],
             hosts_removed=list(change.hosts_removed),
+            tokens_revoked=applied.tokens_revoked,
         )
+
+
+MAX_PATH = 4096
+"""Maximum length of a path on Linux."""
 
 
 class FleetFileQuery(Struct):
     """How to apply a fleet file."""
 
-    source: Annotated[str | None, help_text("Name of the file in messages.")] = None
+    source: Annotated[Annotated[str, at_most(MAX_PATH)] | None, help_text("Name of the file in messages.")] = None
     force: Annotated[bool, help_text("End the events of VMs that leave the fleet or change their group.")] = False
     dry_run: Annotated[bool, help_text("Return the difference, and change nothing.")] = False
 
@@ -123,9 +171,10 @@ TOML = "application/toml"
 class FleetControl:
     """The fleet."""
 
-    def __init__(self, engine: Engine, metadata: MetadataServer) -> None:
+    def __init__(self, engine: Engine, metadata: MetadataServer, slices: Slices) -> None:
         self._engine = engine
         self._metadata = metadata
+        self._slices = slices
 
     def routes(self) -> list[Route]:
         return [
@@ -149,7 +198,17 @@ class FleetControl:
 
     async def replace_fleet(self, request: Request) -> Response:
         query: FleetFileQuery = request.state.query
-        source = query.source if query.source is not None else "the fleet file"
-        text = (await read_bytes(request, MAX_FLEET_BYTES)).decode("utf-8", errors="replace")
-        by, options = caller(request).name, {"force": query.force, "dry_run": query.dry_run}
-        return json_response(await apply_fleet(self._engine, self._metadata, text, source, by, **options))
+        source = "the fleet file" if query.source is None else query.source[-MAX_SHOWN:]
+        with self._slices.place("fleet files", MAX_FLEET_FILES):  # before the body is read, which can be large
+            body = await read_bytes(request, MAX_FLEET_BYTES, " Write sets of VMs with count.")
+            change = await apply_fleet(
+                self._engine,
+                self._metadata,
+                await self._engine.worker.run(_decode, body),
+                source,
+                caller(request).name,
+                force=query.force,
+                dry_run=query.dry_run,
+                while_wanted=partial(self._slices.while_wanted, request),
+            )
+        return json_response(change)

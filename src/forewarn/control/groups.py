@@ -9,14 +9,25 @@ from forewarn.control.filters import visible_groups
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Body, Count, Shape, Time, choice, help_text, json_response, page_of
+from forewarn.control.schema import (
+    Body,
+    Count,
+    NameIfAny,
+    Shape,
+    Time,
+    at_most,
+    choice,
+    help_text,
+    json_response,
+    page_of,
+)
 from forewarn.core.access import Role
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import EVICTION_POLICIES, Group, GroupKind, SetMode, Visibility
 from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.operations import AUTO_APPROVE_VALUES
-from forewarn.core.windows import format_window, parse_window
-from forewarn.errors import BadRequestBody, nearest
+from forewarn.core.windows import MAX_WINDOW_TEXT, MAX_WINDOWS, format_window, parse_window
+from forewarn.errors import BadRequestBody, nearest, shown
 from forewarn.files.policy import format_notice, parse_os_image_notice, parse_terminate_notice
 
 if TYPE_CHECKING:
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.engine.engine import Engine
 
 NO_NOTICE = "off"
@@ -63,6 +75,9 @@ class GroupShape(Shape):
         Annotated[str, choice(*EVICTION_POLICIES)] | None, help_text("Of its Spot VMs without their own policy.")
     ]
     os_image_notice: str | None
+    approve_when_down: Annotated[
+        bool, help_text("Whether the events of a scope are approved automatically while all its VMs are deallocated.")
+    ]
     policy_changed: Annotated[
         bool, help_text("Whether the policy was changed at run time. The fleet file has another one.")
     ]
@@ -89,6 +104,7 @@ class GroupShape(Shape):
             visibility=group.visibility if group.kind == GroupKind.SCALE_SET else None,
             eviction_policy=group.eviction_policy or None,
             os_image_notice=format_notice(group.os_image_notice),
+            approve_when_down=group.approve_when_down,
             policy_changed=group.file_policy is not None,
             vms=members,
             scopes=scopes,
@@ -99,25 +115,30 @@ class PolicyChange(Body):
     """Changes to a group's policy."""
 
     auto_approve: Annotated[
-        list[Annotated[str, choice(*AUTO_APPROVE_VALUES)]] | None,
+        Annotated[list[Annotated[str, choice(*AUTO_APPROVE_VALUES)]], at_most(len(AUTO_APPROVE_VALUES))] | None,
         help_text("What the service approves automatically."),
     ] = None
     terminate_notice: Annotated[
-        str | None, help_text(f"Notice before a deletion, like PT10M; {NO_NOTICE}: no notice.")
+        NameIfAny | None, help_text(f"Notice before a deletion, like PT10M; {NO_NOTICE}: no notice.")
     ] = None
     windows: Annotated[
-        list[str] | None, help_text("When routine maintenance may start, like 'sat,sun 02:00 4h Europe/Berlin'.")
+        Annotated[list[Annotated[str, at_most(MAX_WINDOW_TEXT)]], at_most(MAX_WINDOWS)] | None,
+        help_text("When routine maintenance may start, like 'sat,sun 02:00 4h Europe/Berlin'."),
     ] = None
     os_image_notice: Annotated[
-        str | None, help_text(f"Notice before a reimage or an OS image upgrade: PT15M; {NO_NOTICE}: no notice.")
+        NameIfAny | None, help_text(f"Notice before a reimage or an OS image upgrade: PT15M; {NO_NOTICE}: no notice.")
+    ] = None
+    approve_when_down: Annotated[
+        bool | None, help_text("Whether to approve the events of a scope while all its VMs are deallocated.")
     ] = None
 
 
 class GroupControl:
     """Groups."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
         self._group_names = Names(engine, lambda fleet: fleet.groups)
 
     def routes(self) -> list[Route]:
@@ -147,7 +168,7 @@ class GroupControl:
         """List declared groups. A VM outside of all of them is its own group."""
         groups, own = self._engine.fleet.groups, caller(request).group
         names = [name for name in (own,) if name in groups] if own else self._group_names()
-        return page_of_names(request, "groups", names, lambda name: self._group(groups[name]))
+        return await page_of_names(request, self._slices, "groups", names, lambda name: self._group(groups[name]))
 
     async def group(self, request: Request) -> Response:
         (name,) = visible_groups(caller(request), (request.path_params["name"],))
@@ -168,7 +189,7 @@ class GroupControl:
         for index, word in enumerate(body.auto_approve or ()):
             if word not in AUTO_APPROVE_VALUES:
                 known = ", ".join(AUTO_APPROVE_VALUES)
-                problem = f"{word!r} is not one of {known}.{nearest(word, AUTO_APPROVE_VALUES)}"
+                problem = f"{shown(word)} is not one of {known}.{nearest(word, AUTO_APPROVE_VALUES)}"
                 pointer = f"/auto_approve/{index}"
                 raise BadRequestBody(pointer=pointer, problem=problem, allowed=list(AUTO_APPROVE_VALUES))
         windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(body.windows or ())]
@@ -179,6 +200,7 @@ class GroupControl:
             windows=tuple(dict.fromkeys(windows)) if body.windows is not None else None,
             os_image_notice=_read_notice(parse_os_image_notice, body.os_image_notice, "/os_image_notice"),
             no_os_image_notice=body.os_image_notice == NO_NOTICE,
+            approve_when_down=body.approve_when_down,
         )
         group = await self._engine.set_policy(request.path_params["name"], policy, caller(request).name)
         return json_response(self._group(group))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import UNSET, UnsetType
@@ -13,7 +12,6 @@ from forewarn.control.routing import Route
 from forewarn.control.schema import Shape, choice, help_text, json_response
 from forewarn.core.durations import format_time
 from forewarn.engine.clock_hold import describe_step
-from forewarn.errors import StoreFailed
 from forewarn.nodes.node import STALE_SECONDS
 from forewarn.wire.metrics_text import CONTENT_TYPE
 
@@ -58,8 +56,8 @@ class HealthControl:
 
     def routes(self) -> list[Route]:
         ready = (
-            "Return whether the service is ready: it can write to its store, is not behind schedule, and the system "
-            "clock has not jumped."
+            "Return whether the service is ready: it can read and write its store, is not behind schedule, and the "
+            "system clock has not jumped."
         )
         return [
             Route("GET", "/healthz", self.health, "Return whether the service is running.", HealthShape, role=None),
@@ -78,14 +76,9 @@ class HealthControl:
         return json_response(HealthShape("ok", __version__))
 
     async def ready(self, _: Request) -> Response:
-        problems = []
-        if (
-            self._engine.measurements.problem and self._engine.leads
-        ):  # the store may work again, and nothing has written since
-            with suppress(StoreFailed):
-                await self._engine.last_seen.write()
-        if self._engine.measurements.problem and self._engine.leads:
-            problems.append(self._engine.measurements.problem)
+        problems = await self._engine.store_problems()
+        if self._engine.fleet_problem:
+            problems.append(self._engine.fleet_problem)
         delay = self._engine.measurements.late_seconds()
         if (jump := self._engine.clock_hold.jump) is not None:
             problems.append(

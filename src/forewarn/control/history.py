@@ -10,13 +10,13 @@ from forewarn.control.filters import NameCheck, one_of, visible_groups
 from forewarn.control.history_download import CSV_TYPE, FORMATS, download
 from forewarn.control.paging import Paging, page, requested_page
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Name, choice, help_text, page_of
+from forewarn.control.schema import MAX_LIST, Name, at_most, choice, help_text, page_of
 from forewarn.core.durations import A_PAST_TIME, A_PERIOD, Period, parse_past_time, parse_period
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.history import HISTORY_KINDS, check_kind
 from forewarn.core.operations import CAUSES
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
-from forewarn.errors import BadParameter, BadToken, InsufficientRole
+from forewarn.errors import BadParameter, BadToken, InsufficientRole, shown
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.engine.engine import Engine
 
 
@@ -45,13 +46,15 @@ class HistoryQuery(Paging):
     """Which rows of history."""
 
     vm: Annotated[Name, help_text("Only rows about this VM.")] = ""
-    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. Can be repeated.")] = ()
+    group: Annotated[
+        Annotated[tuple[Name, ...], at_most(MAX_LIST)], help_text("Only rows about this group. Can be repeated.")
+    ] = ()
     host: Annotated[Name, help_text("Only rows about this host, or about VMs that were moved to it.")] = ""
     type: EventType = ""
     cause: Annotated[Name, choice(*CAUSES), help_text("Only rows of operations with this cause.")] = ""
     by: Annotated[Name, help_text("Only rows of changes that this user, token or VM made.")] = ""
     kind: Annotated[
-        tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
+        Annotated[tuple[Annotated[str, choice(*HISTORY_KINDS)], ...], at_most(len(HISTORY_KINDS))],
         help_text("Only rows of this kind. Can be repeated."),
     ] = ()
     since: Annotated[Name, Meta(examples=["30d"]), help_text(f"Only rows at or after this time: {A_PAST_TIME}.")] = ""
@@ -68,8 +71,9 @@ class HistoryQuery(Paging):
 class HistoryControl:
     """History."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
 
     def routes(self) -> list[Route]:
         return [
@@ -94,6 +98,7 @@ class HistoryControl:
             raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
         history_filter = HistoryFilter(
             groups=visible_groups(tenant, query.group),
+            after=tenant.generation,
             vm=query.vm,
             host=query.host,
             type=requested_type(request),
@@ -104,12 +109,13 @@ class HistoryControl:
         )
         since, until = self._period(query)
         if since is not None and until is not None and since > until:
-            problem = f"{query.since or query.during!r} is after {query.until or query.during!r}, so nothing can match"
+            first, last = shown(query.since or query.during), shown(query.until or query.during)
+            problem = f"{first} is after {last}, so nothing can match"
             allowed = "a time before until, and within during"
             raise BadParameter(parameter="since", problem=problem, allowed=allowed)
         if since is not None and since > self._engine.clock.now():
             name = "since" if query.since else "during"
-            problem = f"{getattr(query, name)!r} is in the future, so nothing can match"
+            problem = f"{shown(getattr(query, name))} is in the future, so nothing can match"
             raise BadParameter(parameter=name, problem=problem, allowed="a time in the past")
         check = NameCheck(self._engine, tenant)
         await check.vm(query.vm)
@@ -123,7 +129,7 @@ class HistoryControl:
                     problem = "cannot be used with format: the file has all rows"
                     raise BadParameter(parameter=name, problem=problem, allowed="no value")
             return download(form, all_rows(self._engine, request, history_filter), self._engine.clock.now())
-        return await history_page(self._engine, request, history_filter)
+        return await history_page(self._engine, self._slices, request, history_filter)
 
     def _period(self, query: HistoryQuery) -> tuple[datetime | None, datetime | None]:
         since, until = self._time("since", query.since), self._time("until", query.until)
@@ -136,31 +142,32 @@ class HistoryControl:
         try:
             return parse_past_time(text, self._engine.clock.now()) if text else None
         except ValueError:
-            problem = f"{text!r} is not a time. Write {A_PAST_TIME}"
+            problem = f"{shown(text)} is not a time. Write {A_PAST_TIME}"
             raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_TIME) from None
 
 
-async def history_page(engine: Engine, request: HttpRequest, history_filter: HistoryFilter) -> Response:
+async def history_page(engine: Engine, slices: Slices, request: HttpRequest, history_filter: HistoryFilter) -> Response:
     """Return a page of the rows that match the filter and that the caller may see."""
     requested, own = requested_page(request), caller(request).group
     # One more row shows whether there is a next page.
     history_filter = history_filter._replace(limit=requested.limit + 1)
     position = requested.after_number
-    found = await engine.records.history(
-        history_filter._replace(before=position) if history_filter.newest else history_filter._replace(after=position)
-    )
+    if history_filter.newest:
+        history_filter = history_filter._replace(before=position)
+    else:
+        history_filter = history_filter._replace(after=max(position, history_filter.after))
+    found = await engine.records.history(history_filter)
     part = found[: requested.limit]
     shown = map(as_tenants_see, part) if own else part
-    return page(
-        "history", map(HistoryEntryShape.of, shown), part[-1].sequence if len(found) > requested.limit else None
-    )
+    shapes = await slices.collect(map(HistoryEntryShape.of, shown))
+    return page("history", shapes, part[-1].sequence if len(found) > requested.limit else None)
 
 
 async def all_rows(
     engine: Engine, request: HttpRequest, history_filter: HistoryFilter
 ) -> AsyncGenerator[list[HistoryEntryShape], None]:
     """Yield all rows that match and that the caller may see, page by page, up to the newest row of now."""
-    own, first, end = caller(request).group, 1, engine.records.newest + 1
+    own, first, end = caller(request).group, history_filter.after + 1, engine.records.newest + 1
     while request.state.is_authorized():  # the token may be revoked meanwhile
         part = history_filter._replace(after=first - 1, before=end, limit=DOWNLOAD_ROWS)
         found = await engine.records.history(part)
@@ -178,7 +185,7 @@ def _during(text: str) -> Period | None:
     try:
         return parse_period(text) if text else None
     except ValueError:
-        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_PERIOD}", allowed=A_PERIOD) from None
+        raise BadParameter(parameter="during", problem=f"{shown(text)} is not {A_PERIOD}", allowed=A_PERIOD) from None
 
 
 def requested_kinds(request: HttpRequest) -> tuple[str, ...]:

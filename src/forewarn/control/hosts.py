@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import UNSET, UnsetType
 
-from forewarn.control.filters import is_pattern, matching, one_of
+from forewarn.control.filters import matching, one_of
 from forewarn.control.input import read_body
 from forewarn.control.paging import Counting, Names, page_of_names
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import DryRun, Name, Shape, choice, help_text, json_response, page_of
+from forewarn.control.schema import MAX_LIST, DryRun, Name, Shape, at_most, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import HostState
 from forewarn.core.fleet_commands import return_host
+from forewarn.core.shell_patterns import is_pattern
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
@@ -62,7 +64,7 @@ class HostsQuery(Counting):
     """Which hosts to list."""
 
     name: Annotated[
-        tuple[Name, ...],
+        Annotated[tuple[Name, ...], at_most(MAX_LIST)],
         help_text("Only hosts with this name, or with a name that matches this shell pattern. Can be repeated."),
     ] = ()
     state: Annotated[Name, choice(*(state.value for state in HostState)), help_text("Only hosts in this state.")] = ""
@@ -71,8 +73,9 @@ class HostsQuery(Counting):
 class HostControl:
     """Hosts."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
         self._host_names = Names(engine, lambda fleet: fleet.host_names())
 
     def routes(self) -> list[Route]:
@@ -105,10 +108,12 @@ class HostControl:
             for name in query.name:
                 if not is_pattern(name):
                     fleet.host(name)  # raises if there is no such host
-            names = matching(names, query.name)
+            names = await matching(names, query.name)
+            fleet = self._engine.fleet  # it may have changed in the meantime
+            names = [name for name in names if fleet.has_host(name)]
         if state:
             names = [name for name in names if fleet.host(name).state.value == state]
-        return page_of_names(request, "hosts", names, self._host)
+        return await page_of_names(request, self._slices, "hosts", names, self._host)
 
     async def host(self, request: Request) -> Response:
         return json_response(self._host(request.path_params["name"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from starlette.responses import Response
 from forewarn.control.routing import caller
 from forewarn.control.schema import json_response
 from forewarn.core.access import run_once
-from forewarn.errors import BadParameter, IdempotencyKeyReused
+from forewarn.errors import BadParameter, ChangeMade, IdempotencyKeyReused, StoreNotReadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.engine.engine import Engine
 
-    Decide = Callable[[Draft, datetime, OperatorLimits], Struct]
+    Decide = Callable[[Draft, datetime, OperatorLimits], Struct | Steps[Struct]]
 
 
 HEADER = "idempotency-key"
@@ -42,8 +44,9 @@ async def create_once(engine: Engine, request: Request, decide: Decide, hidden: 
         return json_response(await engine.execute(decide), 201)
     created: list[Struct] = []
 
-    def decide_and_store(draft: Draft, now: datetime, limits: OperatorLimits) -> tuple[int, str]:
-        created[:] = [decide(draft, now, limits)]
+    def decide_and_store(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[tuple[int, str]]:
+        shape = decide(draft, now, limits)
+        created[:] = [(yield from shape) if isinstance(shape, Generator) else shape]
         stored = msgspec.structs.replace(created[0], **dict.fromkeys(hidden))
         return 201, msgspec.json.encode(stored).decode()
 
@@ -51,10 +54,13 @@ async def create_once(engine: Engine, request: Request, decide: Decide, hidden: 
     given = {name: value for name, value in request.state.body.items() if value is not None}
     content = json.dumps(given, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
-    stored = await engine.execute(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_store)
+    stored = await engine.execute_in_steps(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_store)
     if created:
         return json_response(created[0], stored.status)
-    replayed = stored if stored.body else await engine.records.stored_response(stored.key)
+    try:
+        replayed = stored if stored.body else await engine.records.stored_response(stored.key)
+    except StoreNotReadable as error:  # an earlier request has made the change
+        raise ChangeMade(problem=error.fields["problem"]) from error
     if replayed is None:  # it expired just now
         raise IdempotencyKeyReused(key=key)
     return Response(replayed.body, replayed.status, {"idempotency-replayed": "true"}, media_type="application/json")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from forewarn.control.schema import MAX_NUMBER, properties_of
-from forewarn.core.durations import MAX_DURATION, parse_duration, parse_future_time
+from forewarn.control.schema import MAX_NAME, MAX_NUMBER, properties_of
+from forewarn.core.durations import MAX_DURATION, TooFarAwayError, parse_duration, parse_future_time
 from forewarn.core.operations import UNKNOWN, parse_interruption
-from forewarn.errors import BadDuration, BadParameter, BadRequestBody, nearest
+from forewarn.errors import BadDuration, BadParameter, BadRequestBody, BodyTooLarge, nearest, shown
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound=msgspec.Struct)
 
 MAX_BODY_BYTES = 1_048_576
-MAX_FLEET_BYTES = 256 * 1_048_576
+MAX_BODY_BYTES_WITHOUT_TOKEN = 16_384
+"""Of a request without a valid token. Only signing in has such a body: a token or a code, of at most 200 characters."""
 DURATION_FORMAT = "a duration, like 90s, 14m50s, 2h or 7d"
 INTERRUPTION_FORMAT = f"{DURATION_FORMAT}; or {UNKNOWN}"
 TIME_FORMAT = "a time like 2026-11-20T02:00:00Z, or a duration from now, like 2h"
@@ -48,13 +49,13 @@ _NOT_PLAIN = "contains control characters or other invisible characters. Write p
 _PLAIN = "plain text in one line"
 
 
-async def read_bytes(request: Request, max_bytes: int) -> bytes:
+async def read_bytes(request: Request, max_bytes: int, hint: str = "") -> bytearray:
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            raise BadRequestBody(pointer="", problem=f"has more than {max_bytes} bytes")
-    return bytes(body)
+            raise BodyTooLarge(maximum=max_bytes, hint=hint)
+    return body
 
 
 async def wait_for_disconnect(request: Request) -> None:
@@ -68,7 +69,8 @@ async def wait_for_disconnect(request: Request) -> None:
 
 async def read_body(request: Request, kind: type[B]) -> B:
     """Decode the body of a request. An empty body is an empty object."""
-    data = await read_bytes(request, MAX_BODY_BYTES) or b"{}"
+    max_bytes = MAX_BODY_BYTES if hasattr(request.state, "token") else MAX_BODY_BYTES_WITHOUT_TOKEN
+    data = await read_bytes(request, max_bytes) or b"{}"
     try:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -87,24 +89,25 @@ async def read_body(request: Request, kind: type[B]) -> B:
     return body
 
 
-_TYPES = {
-    "str": ("a string", "a string"),
-    "array": ("a list", "a list"),
-    "bool": ("true or false", [True, False]),
+_TYPES: dict[str, tuple[str, Any]] = {
+    "string": ("a string", "a string"),
+    "array": ("a list of strings", "a list of strings"),
+    "boolean": ("true or false", [True, False]),
     "object": ("an object", "a JSON object"),
-    "float": ("a number", "a number"),
 }
+"""By type of JSON Schema: what a value must be, and what is allowed."""
+_UNITS = {"str": "characters", "array": "items", "object": "members"}
 
 
 def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     """Translate msgspec's error: which member, what is wrong, and what is allowed."""
-    message, _, path = text.partition(" - at `$")
+    message, _, path = text.partition(" - at `")  # `$.vms[0]`, or `key` in `$.hosts`
     names = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path)
     pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
         known = list(properties_of(kind))
         new = RENAMED_MEMBERS.get(unknown[1])
-        hint = f" It is now called {new!r}." if new in known else nearest(unknown[1], known)
+        hint = f" It is now called {shown(new)}." if new in known else nearest(unknown[1], known)
         problem = f"is not a known member.{hint}"
         return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
@@ -114,20 +117,25 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
         return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, allowed=schema.get("enum"))
     if not pointer:
         return BadRequestBody(pointer="", problem="is not a JSON object", allowed="a JSON object")
-    schema = properties_of(kind).get(names[0][0], {})
-    numbers = next((each for each in (schema, *schema.get("anyOf", ())) if "minimum" in each), None)
-    if numbers is not None:
+    if long := re.fullmatch(r"Expected `(\w+)(?: \| null)?` of length <= (\d+)", message):
+        allowed = f"at most {long[2]} {_UNITS[long[1]]}"
+        what = "has a name with" if path.startswith("key") else "has"
+        return BadRequestBody(pointer=pointer, problem=f"{what} more than {long[2]} {_UNITS[long[1]]}", allowed=allowed)
+    schema = properties_of(kind)[names[0][0]]
+    form = next(each for each in schema.get("anyOf", [schema]) if each["type"] != "null")
+    if len(names) > 1:
+        form = form["items"]
+    elif path.endswith("[...]`"):
+        form = form["additionalProperties"]
+    if "minimum" in form:
         allowed = (
             f"a whole number up to {MAX_NUMBER}"
-            if numbers["type"] == "integer"
-            else f"a number from {numbers['minimum']} to {numbers['maximum']:,}"
+            if form["type"] == "integer"
+            else f"a number from {form['minimum']} to {form['maximum']:,}"
         )
         return BadRequestBody(pointer=pointer, problem=f"must be {allowed}", allowed=allowed)
-    expected = re.match(r"Expected `(\w+)", message)
-    words, right = _TYPES.get(expected[1] if expected else "", (f"other: {message}", None))
-    if words == "a list":
-        words = right = "a list of strings"
-    return BadRequestBody(pointer=pointer, problem=f"must be {words}", allowed=right)
+    problem, right = _TYPES[form["type"]]
+    return BadRequestBody(pointer=pointer, problem=f"must be {problem}", allowed=right)
 
 
 def _escaped(name: str) -> str:
@@ -162,12 +170,14 @@ def read_time(text: str | None, pointer: str, now: datetime) -> datetime | None:
         return None
     try:
         time = parse_future_time(text, now)
-    except (ValueError, OverflowError):
-        problem = f"{text!r} is not a time. Write {TIME_FORMAT}"
+        if abs(time - now) > MAX_DURATION:
+            raise TooFarAwayError
+    except TooFarAwayError:
+        problem = f"{shown(text)} is too far away. Write a time within {MAX_DURATION.days} days"
         raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT) from None
-    if abs(time - now) > MAX_DURATION:
-        problem = f"{text!r} is too far away. Write a time within {MAX_DURATION.days} days"
-        raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT)
+    except (ValueError, OverflowError):
+        problem = f"{shown(text)} is not a time. Write {TIME_FORMAT}"
+        raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT) from None
     return time
 
 
@@ -184,7 +194,12 @@ def read_query(request: Request, kind: type[B]) -> B:
             raise BadParameter(parameter=name, problem=problem, allowed=list(known))
         schema = next((each for each in known[name].get("anyOf", ()) if each.get("type") != "null"), known[name])
         if schema.get("type") == "array":
-            values.setdefault(name, []).append(_parameter(name, text, schema["items"], known[name]))
+            found = values.setdefault(name, [])
+            found.append(_parameter(name, text, schema["items"], known[name]))
+            if len(found) > schema["maxItems"]:
+                allowed = f"at most {schema['maxItems']} values"
+                problem = f"is given more than {schema['maxItems']} times"
+                raise BadParameter(parameter=name, problem=problem, allowed=allowed)
         elif name in values:
             raise BadParameter(parameter=name, problem="is given more than once", allowed="one value")
         else:
@@ -197,15 +212,20 @@ def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str
         raise BadParameter(parameter=name, problem="is empty. Omit it instead", allowed=described["description"])
     if schema["type"] == "boolean":
         if text not in ("true", "false"):
-            raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", allowed=["true", "false"])
+            raise BadParameter(
+                parameter=name, problem=f"{shown(text)} is neither true nor false", allowed=["true", "false"]
+            )
         return text == "true"
     if schema["type"] == "integer":
         minimum, maximum = schema["minimum"], schema["maximum"]
         # int() also accepts other digits, blanks and underscores.
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and minimum <= int(text) <= maximum):
             allowed = f"a whole number from {minimum} to {maximum}"
-            raise BadParameter(parameter=name, problem=f"{text!r} is not {allowed}", allowed=allowed)
+            raise BadParameter(parameter=name, problem=f"{shown(text)} is not {allowed}", allowed=allowed)
         return int(text)
+    if len(text) > (longest := schema.get("maxLength", MAX_NAME)):
+        problem, allowed = f"has more than {longest} characters", f"at most {longest} characters"
+        raise BadParameter(parameter=name, problem=problem, allowed=allowed)
     if not text.isprintable():
         raise BadParameter(parameter=name, problem=_NOT_PLAIN, allowed=_PLAIN)
     return text

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from forewarn.control.auth import OPEN_PATHS, SIGN_IN, ApiUser
-from forewarn.control.input import MAX_BODY_BYTES, MAX_FLEET_BYTES
+from forewarn.control.input import MAX_BODY_BYTES, MAX_BODY_BYTES_WITHOUT_TOKEN
 from forewarn.control.problems import problem, retry_headers, unauthorized
-from forewarn.engine.writer import executed_commands
 from forewarn.errors import ForewarnError, NotLeading, ServiceStopping, UnknownToken
+from forewarn.files.fleet_file import MAX_FLEET_BYTES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,13 +54,11 @@ class LeaderRequests:
     ) -> ForewarnError | None:
         """Let this node answer. If that ends with one of these errors, and nothing was changed, return it, and send
         nothing: then another node can do everything."""
-        executed: list[Any] = []
-        executed_commands.set(executed)
         state = scope.setdefault("state", {})
 
         def refusal() -> ForewarnError | None:
             error = state.get("error")
-            return error if isinstance(error, refusals) and not executed else None
+            return error if isinstance(error, refusals) and not state.get("committed") else None
 
         async def send_answer(message: Message) -> None:
             if refusal() is None:
@@ -70,8 +68,8 @@ class LeaderRequests:
         return refusal()
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send, token: Token | None) -> None:
-        # Everyone can send a request to sign in, so only a fleet may be large.
-        body = await _read(receive, MAX_FLEET_BYTES if scope["path"] == FLEET_PATH else MAX_BODY_BYTES)
+        max_bytes = MAX_FLEET_BYTES if scope["path"] == FLEET_PATH else MAX_BODY_BYTES
+        body = await _read(receive, max_bytes if token is not None else MAX_BODY_BYTES_WITHOUT_TOKEN)
         if body is None:  # the client has disconnected
             return
         payload = {

@@ -12,6 +12,7 @@ from forewarn.wire.metrics_text import Labels, Metric, Sample, histogram_samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from forewarn.core.events import Event
     from forewarn.core.state import Changes
     from forewarn.delivery.webhooks import Dispatcher
     from forewarn.engine.engine import Engine
@@ -48,17 +49,22 @@ class Metrics:
         return write_metrics(self.collect())
 
     def _on_commit(self, changes: Changes) -> None:
-        for entry in changes.history:
-            event = changes.events.get(entry.event)
-            if event is None:
-                continue
-            if entry.kind in _STATUSES:
-                self._transitions[event.type, entry.kind] += 1
-            elif entry.kind == "approved":
-                self._approvals[event.type] += 1
-            if entry.kind == "started" and event.started_at is not None:
-                given = self._notice.setdefault(event.type, Histogram(NOTICE_BOUNDS))
-                given.observe((event.started_at - event.created_at).total_seconds())
+        about_events = [entry for entry in changes.history if entry.event in changes.events]
+        kinds = Counter((entry.type, entry.kind) for entry in about_events)
+        for (event_type, kind), number in kinds.items():
+            if kind in _STATUSES:
+                self._transitions[event_type, kind] += number
+            elif kind == "approved":
+                self._approvals[event_type] += number
+        for entry in about_events:
+            if entry.kind == "started":
+                self._observe_notice(changes.events[entry.event])
+
+    def _observe_notice(self, event: Event) -> None:
+        if event.type not in self._notice:
+            self._notice[event.type] = Histogram(NOTICE_BOUNDS)
+        if event.started_at is not None:
+            self._notice[event.type].observe((event.started_at - event.created_at).total_seconds())
 
     def collect(self) -> Iterable[Metric]:
         yield gauge(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from forewarn import __version__
 from forewarn.control.idempotency import MAX_KEY_LENGTH
 from forewarn.control.problems import PROBLEM, ProblemShape
-from forewarn.control.schema import Schema, Schemas, properties_of
+from forewarn.control.schema import MAX_NAME, Schema, Schemas, properties_of
+from forewarn.files.fleet_file import MAX_FLEET_BYTES
 from forewarn.metadata.fixed_responses import JSON
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ _PROBLEMS = {
     409: "The request conflicts with the current state.",
     421: "The Host header has a name that is not a name of this service.",
     503: "The service cannot do this now. Try again later.",
+}
+_OTHER_PROBLEMS = {
+    408: "The body is too slow.",
+    413: "The body is too large.",
+    429: "The client sent too many such requests. Retry-After says when to try again.",
+    431: "The query and the headers are too long.",
 }
 _PARAMETERS = re.compile(r"{(\w+)}").findall
 _DESCRIPTION = """Everything that the command line can do, for programs. Errors are problem details (RFC 9457). Lists
@@ -82,7 +89,7 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
         operation["security"] = []
     if route.body is not None:
         media, is_json = route.body_type.partition(";")[0], route.body_type == JSON
-        schema = schemas[route.body] if is_json else {"type": "string"}
+        schema = schemas[route.body] if is_json else {"type": "string", "maxLength": MAX_FLEET_BYTES}
         required = is_json and bool(schemas.components[route.body.__name__].get("required"))
         operation["requestBody"] = {"content": {media: {"schema": schema}}, "required": required}
     return operation
@@ -94,7 +101,7 @@ def _name(route: Route) -> str:
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
-    name_schema = {"type": "string", "minLength": 1}
+    name_schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
     found = [{"name": name, "in": "path", "required": True, "schema": name_schema} for name in _PARAMETERS(route.path)]
     for place, kind in (("query", route.query), ("header", route.headers)):
         found += [_parameter(name, place, schema) for name, schema in properties_of(kind).items()]
@@ -104,7 +111,11 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
                 "name": "Idempotency-Key",
                 "in": "header",
                 "description": "Repeating the request with the same key within a day returns the same response.",
-                "schema": {"type": "string", "pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$"},
+                "schema": {
+                    "type": "string",
+                    "maxLength": MAX_KEY_LENGTH,
+                    "pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$",
+                },
             }
         )
     return found
@@ -133,8 +144,12 @@ def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
             }
         }
     problems = list(_PROBLEMS) if route.role is not None or route.body else [400] if properties_of(route.query) else []
-    for status in problems:
-        text = _PROBLEMS[status]
+    if properties_of(route.query):
+        problems += [431]
+    if route.body is not None:
+        problems += [408, 413]
+    for status in (*problems, *route.problems):
+        text = _PROBLEMS.get(status) or _OTHER_PROBLEMS[status]
         found[status] = _response(text, PROBLEM, schemas[ProblemShape])
     return {str(status): response for status, response in sorted(found.items())}
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import UNSET, UnsetType
 
 from forewarn.control.explanations import ExplanationShape, explanation
-from forewarn.control.filters import NameCheck, is_pattern, one_of
+from forewarn.control.filters import NameCheck, one_of, vm_pattern
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_interruption, read_time
 from forewarn.control.paging import All, Counting, Paging, page, prefix_hint, rows_page, single_match
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
+    MAX_REASON,
     Body,
     Description,
     DryRun,
     Duration,
+    HostsOfVMs,
     Interruption,
     Name,
+    NameIfAny,
     NoMembers,
     RequireNotice,
     Shape,
     Time,
     TimeOrDuration,
+    VMNames,
+    at_most,
     choice,
     help_text,
     json_response,
@@ -45,8 +51,9 @@ from forewarn.core.operations import (
     OperationStatus,
 )
 from forewarn.core.placement import choose_host
-from forewarn.core.requests import IMAGE_CHANGES
-from forewarn.core.requests import request as request_operation
+from forewarn.core.requests import IMAGE_CHANGES, request_in_steps
+from forewarn.core.shell_patterns import is_pattern
+from forewarn.core.steps import COMMAND_COST
 from forewarn.delivery.event_shapes import EventShape
 from forewarn.errors import BadOption, BadRequestBody, UnknownResource, WrongOperationStatus
 from forewarn.ports import HistoryFilter, ListFilter
@@ -58,10 +65,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.core.events import Event
     from forewarn.core.fleet import Fleet
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.engine.engine import Engine
 
 
@@ -187,10 +196,13 @@ class OperationRequest(DryRun, kw_only=True):
     """The operation to request."""
 
     cause: Annotated[str, choice(*CAUSES), help_text("The cause of the operation.")]
-    vms: Annotated[list[str] | None, help_text("The VMs that it affects. Give this, host or group.")] = None
-    host: Annotated[str | None, help_text("The host that it affects, with all VMs on it. Give this or vms.")] = None
+    vms: Annotated[VMNames | None, help_text("The VMs that it affects. Give this, host or group.")] = None
+    host: Annotated[NameIfAny | None, help_text("The host that it affects, with all VMs on it. Give this or vms.")] = (
+        None
+    )
     group: Annotated[
-        str | None, help_text("With reimage and image-upgrade: the group whose running VMs it affects, instead of vms.")
+        NameIfAny | None,
+        help_text("With reimage and image-upgrade: the group whose running VMs it affects, instead of vms."),
     ] = None
     type: Annotated[
         Annotated[str, choice("", *EVENT_TYPES)] | None,
@@ -202,7 +214,7 @@ class OperationRequest(DryRun, kw_only=True):
         TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
     ] = None
     overrides: Annotated[
-        list[Annotated[str, choice(*OVERRIDES)]] | None,
+        Annotated[list[Annotated[str, choice(*OVERRIDES)]], at_most(len(OVERRIDES))] | None,
         help_text("Rules to override. Each use is recorded in history."),
     ] = None
     description: Description = None
@@ -226,17 +238,29 @@ class OperationsQuery(Counting):
     todo: Annotated[bool, help_text("Only operations that have started, and whose work is not done.")] = False
 
 
+class WorkReport(Body):
+    """What the work of an operation has changed."""
+
+    hosts: Annotated[
+        HostsOfVMs | None,
+        help_text("The host of each VM after the work, if whoever did the work has chosen it."),
+    ] = None
+
+
 class FailureReport(Body):
     """Why an operation failed."""
 
-    reason: Annotated[str | None, help_text("Why it failed. Recorded in history.")] = None
+    reason: Annotated[Annotated[str, at_most(MAX_REASON)] | None, help_text("Why it failed. Recorded in history.")] = (
+        None
+    )
 
 
 class OperationControl:
     """Operations."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
 
     def routes(self) -> list[Route]:
         one, path, operator = OperationShape, "/v1/operations/{id}", Role.OPERATOR
@@ -267,7 +291,7 @@ class OperationControl:
             Route("GET", f"{path}/explain", self.explain, "Explain what an operation waits for.", ExplanationShape),
             Route("GET", f"{path}/history", self.history, "Return the history of an operation.", HISTORY, query=Paging),
             Route(
-                "POST", f"{path}/done", self.done, "Mark a started operation as done.", one, operator, body=NoMembers
+                "POST", f"{path}/done", self.done, "Mark a started operation as done.", one, operator, body=WorkReport
             ),
             Route(
                 "POST",
@@ -312,18 +336,19 @@ class OperationControl:
             raise BadRequestBody(pointer="/vms", problem=problem, allowed="a list of VM names")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
-        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RequestedShape:
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[RequestedShape]:
             named = requested._replace(vms=_running(draft.fleet, group)) if group else requested
-            operations = request_operation(draft, now, limits, named, by)
+            operations = yield from request_in_steps(draft, now, limits, named, by)
             found = []
             for operation, expected in zip(operations, _destinations(draft, operations), strict=True):
                 shape = OperationShape.of(operation, (draft.changes.events[event_id] for event_id in operation.events))
                 shape.destinations = expected
                 found.append(shape)
+                yield COMMAND_COST
             return RequestedShape(dry_run, found)
 
         if dry_run:
-            return json_response(self._engine.preview(decide)[0])
+            return json_response(await self._engine.preview_in_steps(decide))
         return await create_once(self._engine, request, decide)
 
     async def causes(self, _: HttpRequest) -> Response:
@@ -336,7 +361,7 @@ class OperationControl:
         filters = ListFilter(
             live=not query.all and (not status or OperationStatus(status).live),
             group=query.group,
-            vm=query.vm,
+            vm=vm_pattern(self._engine.fleet, caller(request), query.vm),
             host=query.host,
             type=one_of("type", query.type, EVENT_TYPES),
             cause=one_of("cause", query.cause, CAUSES),
@@ -353,7 +378,12 @@ class OperationControl:
             await check.groups((query.group,) if query.group else ())
             await check.host(query.host)
         total = await records.count_operations(filters) if query.count else None
-        return page("operations", [await self._shape(operation) for operation in found], last_key, total)
+        shapes = []
+        for operation in found:  # one in a slice: it can have many events
+            events, failed = await self._events(operation), self._engine.failed_attempt(operation.id)
+            shape = partial(OperationShape.of, operation, failed=failed)
+            shapes += await self._slices.collect(map(shape, [events]), 1)
+        return page("operations", shapes, last_key, total)
 
     async def operation(self, request: HttpRequest) -> Response:
         return json_response(await self._shape(await self._find(request)))
@@ -363,12 +393,12 @@ class OperationControl:
 
     async def history(self, request: HttpRequest) -> Response:
         operation = await self._find(request)
-        return await history_page(self._engine, request, HistoryFilter(operation=operation.id))
+        return await history_page(self._engine, self._slices, request, HistoryFilter(operation=operation.id))
 
     async def done(self, request: HttpRequest) -> Response:
-        await read_body(request, NoMembers)
+        body = await read_body(request, WorkReport)
         operation = await self._find_live(request)
-        after = await self._engine.mark_done(operation.id, caller(request).name)
+        after = await self._engine.mark_done(operation.id, caller(request).name, body.hosts)
         return json_response(await self._shape(after))
 
     async def failed(self, request: HttpRequest) -> Response:
@@ -385,9 +415,12 @@ class OperationControl:
         return json_response(await self._shape(after))
 
     async def _shape(self, operation: Operation) -> OperationShape:
-        found = [await self._engine.records.event(event_id) for event_id in operation.events]
         failed = self._engine.failed_attempt(operation.id)
-        return OperationShape.of(operation, (event for event in found if event is not None), failed)
+        return OperationShape.of(operation, await self._events(operation), failed)
+
+    async def _events(self, operation: Operation) -> list[Event]:
+        found = [await self._engine.records.event(event_id) for event_id in operation.events]
+        return [event for event in found if event is not None]
 
     async def _find(self, request: HttpRequest) -> Operation:
         """Find by id, or by an unambiguous prefix of it."""

@@ -30,15 +30,17 @@ from forewarn.engine.history import optional
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import datetime
 
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
+    from forewarn.core.access import Token
     from forewarn.core.events import Event
-    from forewarn.core.fleet import VM, Fleet, Host
+    from forewarn.core.fleet import Fleet, Host
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.engine.engine import Engine
 
 MAX_EVENTS = 1000
@@ -90,33 +92,40 @@ class MapShape(Shape):
     hosts: list[MapHostShape]
 
 
-def build_map(fleet: Fleet, own: str = "") -> MapShape:
+def build_map(fleet: Fleet, own: str = "") -> Steps[MapShape]:
     """Return the map of a fleet. With the group of a tenant: of this group, without hosts."""
-    names = list(dict.fromkeys(fleet.host_names())) if not own else []
-    indexes = {name: index for index, name in enumerate(names)}
-    by_group: dict[str, list[VM]] = {name: [] for name in fleet.groups if own in ("", name)}
-    for vm in fleet.vms.values():
-        if own in ("", vm.group):
-            by_group.setdefault(vm.group, []).append(vm)
-    groups = [_group(fleet, name, vms, indexes) for name, vms in by_group.items()]
-    return MapShape(groups, [MapHostShape.of(fleet.host(name)) for name in names])
+    indexes: dict[str, int] = {}
+    for name in fleet.host_names() if not own else ():
+        indexes.setdefault(name, len(indexes))
+    alone = (vm.name for vm in fleet.vms.values() if vm.group not in fleet.groups)
+    groups = []
+    for name in (name for name in (*fleet.groups, *alone) if own in ("", name)):
+        group = yield from _group(fleet, name, indexes)
+        groups.append(group)
+    hosts = []
+    for name in indexes:
+        hosts.append(MapHostShape.of(fleet.host(name)))
+        yield 1
+    return MapShape(groups, hosts)
 
 
-def _group(fleet: Fleet, name: str, vms: Iterable[VM], hosts: dict[str, int]) -> MapGroupShape:
+def _group(fleet: Fleet, name: str, hosts: dict[str, int]) -> Steps[MapGroupShape]:
     group = fleet.group(name)
     scopes: dict[str, int] = {}
-    rows = [
-        (
-            vm.name,
-            vm.update_domain,
-            vm.fault_domain,
-            scopes.setdefault(fleet.scope_of(vm), len(scopes)),
-            hosts.get(vm.host, NO_HOST),
-            int(vm.deallocated),
-            int(vm.priority == SPOT),
+    rows = []
+    for vm in map(fleet.vms.__getitem__, fleet.members(name)):
+        rows.append(
+            (
+                vm.name,
+                vm.update_domain,
+                vm.fault_domain,
+                scopes.setdefault(fleet.scope_of(vm), len(scopes)),
+                hosts.get(vm.host, NO_HOST),
+                int(vm.deallocated),
+                int(vm.priority == SPOT),
+            )
         )
-        for vm in vms
-    ]
+        yield 1
     return MapGroupShape(
         group.name, group.kind, name in fleet.groups, group.update_domains, group.fault_domains, list(scopes), rows
     )
@@ -130,8 +139,10 @@ class EncodedMap(NamedTuple):
     scopes: tuple[str, ...]
 
 
-def _encode(fleet: Fleet, own: str) -> EncodedMap:
-    found = build_map(fleet, own)
+def _encode(fleet: Fleet, token: Token) -> Steps[EncodedMap]:
+    found = MapShape([], [])
+    if token.has_group_in(fleet):  # otherwise the group was removed since the request was accepted
+        found = yield from build_map(fleet, token.group)
     content = msgspec.json.encode(found)
     scopes = tuple(scope for group in found.groups for scope in group.scopes)
     return EncodedMap(content, f'"{sha256(content).hexdigest()[:32]}"', scopes)
@@ -174,11 +185,12 @@ class OverviewShape(Shape):
 class OverviewControl:
     """The map and the overview."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
         self._fleet: Fleet | None = None
-        self._maps: dict[str, EncodedMap] = {}
-        """By group of a tenant; empty: of all groups. Of the fleet above."""
+        self._maps: dict[tuple[str, int], EncodedMap] = {}
+        """By group of a tenant, and its generation; an empty group: of all groups. Of the fleet above."""
         self._building = asyncio.Lock()
 
     def routes(self) -> list[Route]:
@@ -188,33 +200,35 @@ class OverviewControl:
         ]
 
     async def map(self, request: Request) -> Response:
-        found = await self._map(caller(request).group)
+        found = await self._map(request)
         return tagged_response(request, found.content, found.tag, JSON_TYPE)
 
-    async def _map(self, own: str) -> EncodedMap:
-        """Return the map. It is encoded once for each fleet, in a thread, because a fleet can be large."""
+    async def _map(self, request: Request) -> EncodedMap:
+        """Return the map. It is encoded once for each fleet."""
+        token = caller(request)
         async with self._building:
             fleet = self._engine.fleet
             if self._fleet is not fleet:
                 self._fleet, self._maps = fleet, {}
+            own = (token.group, token.generation)
             if own not in self._maps:
-                self._maps[own] = await asyncio.to_thread(_encode, fleet, own)
+                self._maps[own] = await self._slices.run(request, _encode(fleet, token))
             return self._maps[own]
 
     async def overview(self, request: Request) -> Response:
-        own = caller(request).group
-        scopes = (await self._map(own)).scopes
-        shape = self._state(own, scopes)
-        ended = self._ended_events(own, shape.sequence, self._engine.clock.now() - ENDED_TIME)
+        token = caller(request)
+        scopes = (await self._map(request)).scopes
+        shape = self._state(token, scopes)
+        ended = self._ended_events(token, shape.sequence, self._engine.clock.now() - ENDED_TIME)
         shape.ended_events = await optional(ended, [])
         return json_response(shape)
 
-    def _state(self, own: str, scopes: tuple[str, ...]) -> OverviewShape:
+    def _state(self, token: Token, scopes: tuple[str, ...]) -> OverviewShape:
         """Return the current state. It must not wait, because all its parts must be of the same state."""
-        engine, draft = self._engine, self._engine.draft()
-        events = [event for event in engine.live_events() if own in ("", event.group)]
+        engine, draft, own = self._engine, self._engine.draft(), token.group
+        events = [event for event in engine.live_events() if token.sees(event)]
         soonest = heapq.nsmallest(MAX_EVENTS, events, key=lambda event: (event.not_before, event.created_at, event.id))
-        now, counts = engine.clock.now(), _OperationCounts(draft, own)
+        now, counts = engine.clock.now(), _OperationCounts(draft, token)
         out_of_service = (host for host in draft.fleet.hosts.values() if host.state is not HostState.IN_SERVICE)
         return OverviewShape(
             sequence=engine.records.newest,
@@ -246,12 +260,12 @@ class OverviewControl:
             operation_approvals=approved,
         )
 
-    async def _ended_events(self, own: str, sequence: int, since: datetime) -> list[HistorySnapshotShape]:
+    async def _ended_events(self, token: Token, sequence: int, since: datetime) -> list[HistorySnapshotShape]:
         """Return the events whose end is in history, up to a row. Searches backwards to this time."""
-        records = self._engine.records
+        records, own = self._engine.records, token.group
         wanted = HistoryFilter(groups=(own,) if own else (), kinds=("completed", "cancelled"), since=since, newest=True)
         found: list[HistorySnapshotShape] = []
-        oldest, end = await records.oldest(), sequence + 1
+        oldest, end = max(await records.oldest(), token.generation + 1), sequence + 1
         while end > oldest and len(found) < MAX_ENDED_EVENTS:
             begin = max(end - READ_ROWS, oldest)
             part = wanted._replace(after=begin - 1, before=end, limit=MAX_ENDED_EVENTS - len(found))
@@ -269,9 +283,9 @@ class OverviewControl:
 class _OperationCounts:
     """Counts the events of operations and their approvals, once for each operation."""
 
-    def __init__(self, draft: Draft, own: str) -> None:
+    def __init__(self, draft: Draft, token: Token) -> None:
         self._draft = draft
-        self._own = own
+        self._token = token
         self._known: dict[str, tuple[int, int]] = {}
 
     def of(self, operation_id: str) -> tuple[int, int]:
@@ -279,7 +293,7 @@ class _OperationCounts:
         if found is None:
             operation = self._draft.operation(operation_id)
             events = [self._draft.event(event_id) for event_id in operation.events] if operation is not None else []
-            seen = [event for event in events if event is not None and self._own in ("", event.group)]
+            seen = [event for event in events if event is not None and self._token.sees(event)]
             approved = sum(event.approved_at is not None for event in seen)
             found = self._known[operation_id] = (len(seen), approved)
         return found

@@ -6,21 +6,23 @@ import binascii
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 
-from forewarn.control.schema import help_text, json_response
-from forewarn.errors import BadParameter, nearest
+from forewarn.control.schema import at_most, help_text, json_response
+from forewarn.errors import BadParameter, NotFound, nearest
 from forewarn.ports import ListFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.core.fleet import Fleet
     from forewarn.engine.engine import Engine
 
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
+MAX_CURSOR = 600
+"""Maximum length of a name of UTF-8 characters as base64."""
+SHAPES_AT_ONCE = 5
+"""How many items of a page are computed in a slice. One can have 100 scopes or hosts."""
 
 
 All: TypeAlias = Annotated[bool, help_text("Include ended ones; newest first.")]
@@ -40,7 +46,7 @@ class Paging(Struct):
         Annotated[int, Meta(ge=1, le=MAX_LIMIT)] | None,
         help_text(f"Maximum number of items. Default: {DEFAULT_LIMIT}."),
     ] = None
-    cursor: Annotated[str, help_text("The value of next in the previous page.")] = ""
+    cursor: Annotated[Annotated[str, at_most(MAX_CURSOR)], help_text("The value of next in the previous page.")] = ""
 
 
 class Counting(Paging):
@@ -107,14 +113,22 @@ def page(name: str, found: Iterable[Any], last_key: str | int | None, total: int
     return json_response({name: list(found), "next": cursor, **counted})
 
 
-def page_of_names(request: Request, name: str, names: list[str], shape: Callable[[str], Struct]) -> Response:
-    """Return a page of a list that is sorted by name."""
+async def page_of_names(
+    request: Request, slices: Slices, name: str, names: list[str], shape: Callable[[str], Struct]
+) -> Response:
+    """Return a page of a list that is sorted by name. What has left the fleet since the request is left out."""
     requested = requested_page(request)
     first = bisect_right(names, requested.after) if requested.after else 0
     part = names[first : first + requested.limit]
     more = first + requested.limit < len(names)
     total = len(names) if getattr(request.state.query, "count", False) else None
-    return page(name, [shape(each) for each in part], part[-1] if more else None, total)
+
+    def shapes() -> Iterator[Struct]:
+        for each in part:
+            with suppress(NotFound):
+                yield shape(each)
+
+    return page(name, await slices.collect(shapes(), SHAPES_AT_ONCE), part[-1] if more else None, total)
 
 
 async def rows_page(

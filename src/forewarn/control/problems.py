@@ -17,6 +17,7 @@ from forewarn.errors import (
     BadParameter,
     BadRequestBody,
     BadToken,
+    BodyTooLarge,
     Conflict,
     Forbidden,
     ForewarnError,
@@ -24,13 +25,16 @@ from forewarn.errors import (
     NodeBehind,
     NoLeader,
     NotFound,
+    ServiceBusy,
     ServiceStopping,
     StoreFailed,
     StoreOutcomeUnknown,
     TooManyFeedClients,
+    TooManySignIns,
     Unavailable,
     UnknownPath,
     UnknownResource,
+    shortened,
 )
 from forewarn.system.logs import get_logger
 
@@ -49,7 +53,7 @@ RETRY_SECONDS = "10"
 
 SHORT_RETRY_SECONDS = "2"
 """After this time another node may lead, or the store may work again."""
-REPEATABLE = (StoreFailed, ServiceStopping, NoLeader, NodeBehind)
+REPEATABLE = (StoreFailed, ServiceBusy, ServiceStopping, NoLeader, NodeBehind)
 """Errors that say that nothing was changed, except for StoreOutcomeUnknown."""
 
 CONTROL_STATUS: dict[type[ForewarnError], int] = {
@@ -59,6 +63,8 @@ CONTROL_STATUS: dict[type[ForewarnError], int] = {
     Forbidden: 403,
     Unavailable: 503,
 }
+OTHER_STATUS: dict[type[ForewarnError], int] = {BodyTooLarge: 413, TooManySignIns: 429}
+"""Statuses of errors whose status is not that of the family."""
 
 
 def family(error: ForewarnError) -> type[ForewarnError]:
@@ -66,19 +72,23 @@ def family(error: ForewarnError) -> type[ForewarnError]:
     return next(kind for kind in CONTROL_STATUS if isinstance(error, kind))
 
 
+OTHER_TITLES = {401: "Unauthorized", 405: "Method Not Allowed"}
+"""Titles of responses whose status is not that of the family."""
+
+
 class MistakeShape(Shape):
     """A mistake in a file."""
 
-    line: Count
+    line: Annotated[Count, help_text("0: not known, because the file has more than 1 MB.")]
     key: str
     detail: Annotated[str, help_text("What is wrong, and how to fix it.")]
 
 
 class ProblemShape(Shape):
-    """Problem details (RFC 9457). The title is one of five error families."""
+    """Problem details (RFC 9457). The title is one of five error families, or that of the status 401, 405 or 500."""
 
     type: Annotated[str, help_text("urn:forewarn: and the name of the error.")]
-    title: Annotated[str, choice(*(kind.__name__ for kind in CONTROL_STATUS), "Internal")]
+    title: Annotated[str, choice(*(kind.__name__ for kind in CONTROL_STATUS), *OTHER_TITLES.values(), "Internal")]
     status: Count
     detail: Annotated[str, help_text("What is wrong, and how to fix it.")]
     pointer: Annotated[str | UnsetType, help_text("The invalid member of the body, as a JSON pointer.")] = UNSET
@@ -98,9 +108,9 @@ def problem(
 ) -> Response:
     """Return the error as problem details. `body` is the request body, to find the invalid member in it."""
     kind = family(error)
-    found = ProblemShape(
-        f"urn:forewarn:{type(error).__name__}", kind.__name__, status or CONTROL_STATUS[kind], str(error)
-    )
+    status = status or CONTROL_STATUS[kind]
+    title = OTHER_TITLES.get(status, kind.__name__)
+    found = ProblemShape(f"urn:forewarn:{type(error).__name__}", title, status, str(error))
     if isinstance(error, BadParameter):
         found.parameter = error.parameter
     else:
@@ -144,13 +154,17 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, BadToken):
         return unauthorized(error)
     request.state.error = error  # for LeaderRequests
-    return problem(error, headers=retry_headers(error), body=getattr(request.state, "body", None))
+    return problem(
+        error, OTHER_STATUS.get(type(error)), headers=retry_headers(error), body=getattr(request.state, "body", None)
+    )
 
 
 def retry_headers(error: ForewarnError) -> dict[str, str] | None:
     """Return the header that says when the client can try again."""
     if isinstance(error, TooManyFeedClients):
         return {"retry-after": RETRY_SECONDS}
+    if isinstance(error, TooManySignIns):
+        return {"retry-after": str(error.fields["seconds"])}
     can_repeat = isinstance(error, REPEATABLE) and not isinstance(error, StoreOutcomeUnknown)
     return {"retry-after": SHORT_RETRY_SECONDS} if can_repeat else None
 
@@ -162,13 +176,15 @@ async def _on_unexpected_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_unknown_path(request: Request, _: Exception) -> Response:
-    return problem(UnknownPath(path=request.url.path, hint=" The API is below /v1."))
+    return problem(UnknownPath(path=shortened(request.url.path), hint=" The API is below /v1."))
 
 
 async def _on_method_not_allowed(request: Request, error: Exception) -> Response:
     headers = getattr(error, "headers", None) or {}
     allowed = sorted(headers.get("Allow", "GET").split(", "))
-    wrong = Invalid(problem=f"{request.url.path} does not support {request.method}. Use {' or '.join(allowed)}.")
+    wrong = Invalid(
+        problem=f"{shortened(request.url.path)} does not support {request.method}. Use {' or '.join(allowed)}."
+    )
     return problem(wrong, status=405, headers={"allow": ", ".join(allowed)})
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Struct
 
 from forewarn.control.routing import Route
-from forewarn.control.schema import Shape, help_text, json_response
+from forewarn.control.schema import MAX_SECRET, Shape, at_most, help_text, json_response
 from forewarn.system.service_files import proof_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ProofQuery(Struct):
     """What to prove."""
 
-    challenge: Annotated[str, help_text("A random text.")] = ""
+    challenge: Annotated[Annotated[str, at_most(MAX_SECRET)], help_text("A random text.")] = ""
 
 
 class ProofShape(Shape):

@@ -7,13 +7,16 @@ from enum import Enum, auto
 
 import httptools
 
-from forewarn.errors import BadRequestBody, ForewarnError, Invalid
+from forewarn.errors import BadRequestBody, ForewarnError, Invalid, UnknownHostName
 
 MALFORMED = 400
+TOO_SLOW = 408
+MISDIRECTED = 421
 HEADER_TOO_LARGE = 431
 
 _END_OF_HEADER = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
+_ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"([0-9a-f]{1,15})(?:;[^\r]*)?\r\n", re.IGNORECASE)
 
@@ -40,12 +43,21 @@ class IncomingRequest:
         self.complete = False
         self.body_bytes = 0
         """Received bytes of the body, without chunk framing."""
+        self.max_body_bytes = -1
+        """The body is held when it has more. -1: the application has not begun to read it."""
         self._max_header_bytes = max_header_bytes
         self._header = bytearray()
         self._header_count = 0
+        self._target = b""
+        self._host = b""
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._remaining = 0
         self._chunked_body: ChunkedBody | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the rest of the body must wait until the application reads it, or has responded."""
+        return self.header_complete and not self.complete and self.body_bytes > self.max_body_bytes
 
     def feed(self, data: bytes) -> tuple[bytes, int]:
         """Process bytes, at most to the end of the header or of the body.
@@ -65,6 +77,10 @@ class IncomingRequest:
             return b"", len(data)
         if self._header_count != 1:  # in HTTP/0.9, the first line is the whole request
             raise _malformed()
+        # RFC 9112, 3.2.2: the host of an absolute target counts. A client sends the same one in the Host header.
+        absolute = _ABSOLUTE.match(self._target)
+        if absolute is not None and absolute[1].lower() != self._host.lower():
+            raise RequestRejected(MISDIRECTED, UnknownHostName(host=absolute[1].decode("latin-1")))
         header = bytes(self._header[:end])
         self._header.clear()
         self._parser = None  # breaks the reference cycle, so that both are freed at once
@@ -100,9 +116,14 @@ class IncomingRequest:
 
     # --- Called by the parser ---------------------------------------------------------------------
 
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if name == b"content-length":
+        if name == b"host":
+            self._host = value
+        elif name == b"content-length":
             self._remaining = int(value)
         elif name == b"transfer-encoding":  # the parser rejects all other encodings
             self._chunked_body = ChunkedBody(self._max_header_bytes)

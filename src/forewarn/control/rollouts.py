@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -25,6 +24,7 @@ from forewarn.control.schema import (
     Shape,
     Time,
     TimeOrDuration,
+    at_most,
     choice,
     help_text,
     integer,
@@ -34,25 +34,26 @@ from forewarn.control.schema import (
 from forewarn.core import rollout_commands
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.enabling import reason_not_notified
 from forewarn.core.operations import CAUSES, OVERRIDES, UNKNOWN_DURATION
-from forewarn.core.rollout_commands import plan
-from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, in_order, matching
+from forewarn.core.rollout_commands import MAX_NAMED_HOSTS
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
+from forewarn.core.shell_patterns import check_patterns
 from forewarn.errors import UnknownResource, WrongRolloutStatus
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import datetime
 
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from forewarn.core.fleet import Fleet
+    from forewarn.control.slices import Slices
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.rollout_commands import RolloutPlan, Wave
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.engine.engine import Engine
 
 
@@ -192,10 +193,14 @@ class RolloutPlanShape(RolloutSettingsShape, kw_only=True):
     latest_end: Time
 
     @classmethod
-    def of(cls, rollout: Rollout, plan: RolloutPlan, not_notified: dict[str, str]) -> Self:
+    def of(cls, rollout: Rollout, plan: RolloutPlan, not_notified: dict[str, str]) -> Steps[Self]:
+        waves: list[WaveShape] = []
+        for wave in plan.waves:
+            waves += [WaveShape.of(wave)]
+            yield 1 + len(wave.domains)
         return cls(
             **_settings(rollout),
-            waves=list(map(WaveShape.of, plan.waves)),
+            waves=waves,
             skipped=[SkippedHostShape(*each) for each in plan.skipped],
             not_notified=not_notified,
             expected_end=to_text(plan.expected_end),
@@ -208,7 +213,7 @@ class RolloutRequest(DryRun, kw_only=True):
 
     hosts: Annotated[
         list[Name],
-        Meta(extra_json_schema={"minItems": 1}),
+        Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_NAMED_HOSTS}),
         help_text("Host names, or patterns like 'rack-1-*'."),
     ]
     type: Annotated[
@@ -223,7 +228,7 @@ class RolloutRequest(DryRun, kw_only=True):
         TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
     ] = None
     overrides: Annotated[
-        list[Annotated[str, choice(*OVERRIDES)]] | None,
+        Annotated[list[Annotated[str, choice(*OVERRIDES)]], at_most(len(OVERRIDES))] | None,
         help_text("Rules to override. Each use is recorded in history."),
     ] = None
     description: Description = None
@@ -241,8 +246,9 @@ class RolloutRequest(DryRun, kw_only=True):
 class RolloutControl:
     """Rollouts."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
 
     def routes(self) -> list[Route]:
         one, path, operator, dry = RolloutShape, "/v1/rollouts/{id}", Role.OPERATOR, DryRun
@@ -287,15 +293,17 @@ class RolloutControl:
         body = await read_body(request, RolloutRequest)
         patterns, settings = tuple(body.hosts), self._settings(body)
         by = caller(request).name
-        await asyncio.to_thread(_fill_cache, self._engine.fleet, patterns)
+        check_patterns(patterns)
         if body.dry_run:
             draft, now = self._engine.draft(), self._engine.clock.now()
-            rollout = rollout_commands.prepare(draft, now, patterns, settings, by)
-            rollout_commands.check_notice(draft, now, self._engine.limits, rollout)
-            return await self._planned(draft, rollout)
+            steps = rollout_commands.dry_run(draft, now, self._engine.limits, patterns, settings, by)
+            return await self._planned(request, steps)
+        # Before the command, while other commands go on.
+        hosts = await self._slices.plan(request, rollout_commands.match_hosts(self._engine.fleet, patterns))
 
-        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RolloutShape:
-            return RolloutShape.of(rollout_commands.start(draft, now, limits, patterns, settings, by))
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[RolloutShape]:
+            rollout = yield from rollout_commands.start_in_steps(draft, now, limits, patterns, settings, by, hosts)
+            return RolloutShape.of(rollout)
 
         return await create_once(self._engine, request, decide)
 
@@ -318,17 +326,6 @@ class RolloutControl:
             health_timeout=defaults.health_timeout if health_timeout is None else health_timeout,
         )
 
-    async def _planned(self, draft: Draft, rollout: Rollout) -> Response:
-        """Plan in a thread, because thousands of hosts would delay polls."""
-        now, limits = self._engine.clock.now(), self._engine.limits
-
-        def events_enabled(scope: str) -> bool:
-            return not reason_not_notified(draft, scope, now, limits)
-
-        found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, events_enabled)
-        without_notice = await asyncio.to_thread(rollout_commands.not_notified, draft, now, limits, rollout)
-        return json_response(RolloutPlanShape.of(rollout, found, without_notice))
-
     async def rollouts(self, request: Request) -> Response:
         found, last_key = await rows_page(request, self._engine.records.rollouts)
         return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), last_key)
@@ -338,14 +335,24 @@ class RolloutControl:
 
     async def plan(self, request: Request) -> Response:
         """Plan the remaining waves for the current fleet."""
-        return await self._planned(self._engine.draft(), await self._find(request))
+        rollout = await self._find(request)
+        draft, now = self._engine.draft(), self._engine.clock.now()
+        steps = rollout_commands.plan_with_notices(draft, now, self._engine.limits, rollout)
+        return await self._planned(request, steps)
+
+    async def _planned(self, request: Request, steps: Steps[tuple[Rollout, RolloutPlan, dict[str, str]]]) -> Response:
+        def shape() -> Steps[RolloutPlanShape]:
+            found = yield from steps
+            return (yield from RolloutPlanShape.of(*found))
+
+        return json_response(await self._slices.plan(request, shape()))
 
     async def explain(self, request: Request) -> Response:
         return json_response(rollout_explanation(self._engine, await self._find(request)))
 
     async def history(self, request: Request) -> Response:
         rollout = await self._find(request)
-        return await history_page(self._engine, request, HistoryFilter(operation=rollout.id))
+        return await history_page(self._engine, self._slices, request, HistoryFilter(operation=rollout.id))
 
     async def pause(self, request: Request) -> Response:
         return await self._change(request, rollout_commands.pause, "paused")
@@ -354,19 +361,19 @@ class RolloutControl:
         return await self._change(request, rollout_commands.resume, "resumed")
 
     async def cancel(self, request: Request) -> Response:
-        return await self._change(request, rollout_commands.cancel, "cancelled")
+        return await self._change(request, rollout_commands.cancel_in_steps, "cancelled")
 
     async def _change(
-        self, request: Request, decide: Callable[[Draft, datetime, OperatorLimits, str, str], Rollout], what: str
+        self, request: Request, decide: Callable[[Draft, datetime, OperatorLimits, str, str], Steps[Rollout]], what: str
     ) -> Response:
         body = await read_body(request, DryRun)
         rollout = await self._find(request)
         if not rollout.status.live:
             raise WrongRolloutStatus(rollout_id=rollout.id, status=rollout.status.value, what=what)
         if body.dry_run:
-            after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
+            after = await self._engine.preview_in_steps(decide, rollout.id, caller(request).name)
         else:
-            after = await self._engine.execute(decide, rollout.id, caller(request).name)
+            after = await self._engine.execute_in_steps(decide, rollout.id, caller(request).name)
         return json_response(RolloutShape.of(after))
 
     async def _find(self, request: Request) -> Rollout:
@@ -377,8 +384,3 @@ class RolloutControl:
             return one
         live = (rollout.id for rollout in self._engine.live_rollouts())
         raise UnknownResource(what="rollout", name=request.path_params["id"], hint=prefix_hint(found, prefix, live))
-
-
-def _fill_cache(fleet: Fleet, patterns: Sequence[str]) -> None:
-    """Fill the fleet's cache of VMs per host, off the event loop: for thousands of hosts it would delay polls."""
-    in_order(fleet, matching(fleet.host_names(), patterns))

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.routing import Route as StarletteRoute
 
 from forewarn.control.input import read_query
-from forewarn.control.schema import NoMembers
+from forewarn.control.schema import MAX_NAME, NoMembers
 from forewarn.core.access import Role
-from forewarn.errors import InsufficientRole
+from forewarn.engine.writer import collect_changes
+from forewarn.errors import (
+    BadParameter,
+    ChangeMade,
+    InsufficientRole,
+    NoLeader,
+    PartlyDone,
+    ServiceStopping,
+    StoreFailed,
+    StoreNotReadable,
+    StoreOutcomeUnknown,
+)
 from forewarn.metadata.fixed_responses import JSON
 
 if TYPE_CHECKING:
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.core.access import Token
+    from forewarn.errors import ForewarnError
 
 
 class Route(NamedTuple):
@@ -46,6 +58,8 @@ class Route(NamedTuple):
     status: int = 200
     other_status: int | None = None
     """A second status: for a dry run, or if the service is not ready."""
+    problems: tuple[int, ...] = ()
+    """Statuses of errors that only this route has."""
     response_type: str = JSON
     text_type: str = ""
     """Another media type of the response, if the query asks for it."""
@@ -63,9 +77,22 @@ class Route(NamedTuple):
                 raise InsufficientRole(
                     role=token.role.value, what=self.summary.rstrip("."), needed=self.allowed_roles()
                 )
+        for name, value in request.path_params.items():
+            if len(value) > MAX_NAME:
+                allowed = f"at most {MAX_NAME} characters"
+                raise BadParameter(parameter=name, problem=f"has more than {MAX_NAME} characters", allowed=allowed)
         if self.role is not None or self.body or self.query is not NoMembers:  # probes of health may have any query
             request.state.query = read_query(request, self.query)
-        return await self.handle(request)
+        with collect_changes() as committed:
+            request.state.committed = committed  # for LeaderRequests
+            try:
+                return await self.handle(request)
+            except (StoreFailed, ServiceStopping, NoLeader) as error:
+                if not committed:
+                    raise
+                if isinstance(error, StoreNotReadable):
+                    raise ChangeMade(problem=error.fields["problem"]) from error
+                raise partly_done("A part of the request was done.", error) from error
 
     def allowed_roles(self) -> str:
         """Return the roles that can use it, as text."""
@@ -73,6 +100,14 @@ class Route(NamedTuple):
             return "everyone, without a token"
         roles = {Role.VIEWER: "viewer, operator or admin", Role.OPERATOR: "operator or admin", Role.ADMIN: "admin"}
         return roles[self.role] + (", or tenant" if self.tenant else "")
+
+
+def partly_done(done: str, error: ForewarnError) -> PartlyDone:
+    """Return the error of a request of which a part is done. The error of the rest says that nothing was changed."""
+    is_unknown = isinstance(error, StoreOutcomeUnknown)
+    rest = "It is not known whether the rest was done" if is_unknown else "The rest was not done"
+    problem = error.fields.get("problem", "the service stops, or another node leads")
+    return PartlyDone(done=done, rest=rest, problem=problem)
 
 
 def caller(request: Request) -> Token:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +10,9 @@ from msgspec import Meta
 from forewarn.control.input import read_body
 from forewarn.control.paging import Paging, page, page_of_names, requested_page
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Body, Name, NoMembers, help_text, json_response, page_of
+from forewarn.control.schema import Body, Name, NoMembers, at_most, help_text, json_response, page_of
 from forewarn.core.access import Role
+from forewarn.core.requests import MAX_VMS
 from forewarn.core.scenarios import RunOptions
 from forewarn.errors import BadRequestBody
 from forewarn.files.scenario_file import parse_scenario
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.core.scenarios import Scenario
+    from forewarn.engine.engine import Engine
     from forewarn.scenarios.runs import ScenarioRuns
 
 
+MAX_SCENARIO = 100_000
 MIN_SPEED, MAX_SPEED = 0.001, 1_000_000
 
 
@@ -34,10 +37,13 @@ class RunRequest(Body):
     """Which scenario to run, and on which VMs."""
 
     scenario: Annotated[Name | None, help_text("The name of a built-in scenario. Give this or text.")] = None
-    text: Annotated[str | None, help_text("The content of a scenario file (TOML).")] = None
+    text: Annotated[
+        Annotated[str, at_most(MAX_SCENARIO)] | None, help_text("The content of a scenario file (TOML).")
+    ] = None
     name: Annotated[Name | None, help_text("With text: the name of the scenario in messages.")] = None
     vms: Annotated[
-        list[Name] | None, help_text("The VMs to use. Default: chosen automatically if only one choice is possible.")
+        Annotated[list[Name], at_most(MAX_VMS)] | None,
+        help_text("The VMs to use. Default: chosen automatically if only one choice is possible."),
     ] = None
     group: Annotated[Name | None, help_text("Use VMs of this group. Give this or vms.")] = None
     speed: Annotated[
@@ -46,7 +52,7 @@ class RunRequest(Body):
     ] = None
     enable: Annotated[bool | None, help_text("Enable groups that have not polled yet.")] = None
     seen_by: Annotated[
-        list[Name] | None,
+        Annotated[list[Name], at_most(MAX_VMS)] | None,
         help_text("VMs that poll on their own. After each step, a virtual clock waits until they have polled."),
     ] = None
 
@@ -54,7 +60,9 @@ class RunRequest(Body):
 class ScenarioControl:
     """Scenarios, and their runs."""
 
-    def __init__(self, scenario_runs: ScenarioRuns) -> None:
+    def __init__(self, engine: Engine, scenario_runs: ScenarioRuns, slices: Slices) -> None:
+        self._engine = engine
+        self._slices = slices
         self._scenario_runs = scenario_runs
 
     def routes(self) -> list[Route]:
@@ -86,7 +94,9 @@ class ScenarioControl:
         ]
 
     async def scenarios(self, request: Request) -> Response:
-        return page_of_names(request, "scenarios", library.names(), lambda name: ScenarioShape.of(built_in(name)))
+        return await page_of_names(
+            request, self._slices, "scenarios", library.names(), lambda name: ScenarioShape.of(built_in(name))
+        )
 
     async def scenario(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -102,7 +112,7 @@ class ScenarioControl:
             enable=bool(body.enable),
             seen_by=tuple(body.seen_by or ()),
         )
-        run = await self._scenario_runs.start(await _scenario(body), options, caller(request).name)
+        run = await self._scenario_runs.start(await self._scenario(request, body), options, caller(request).name)
         return json_response(RunShape.of(run), 201)
 
     async def runs(self, request: Request) -> Response:
@@ -121,21 +131,20 @@ class ScenarioControl:
         await read_body(request, NoMembers)
         return json_response(RunShape.of(await self._scenario_runs.stop_run(request.path_params["id"])))
 
+    async def _scenario(self, request: Request, body: RunRequest) -> Scenario:
+        name, text = body.scenario, body.text
+        if bool(name) == bool(text):
+            known = library.names()
+            problem = "give either scenario (a name) or text (the content of a scenario file)"
+            raise BadRequestBody(pointer="/scenario", problem=problem, allowed=known)
+        if not text:
+            return built_in(name or "")
+        shown_name = "scenario" if body.name is None else body.name
+        work = self._engine.worker.run(parse_scenario, text, shown_name, shown_name)
+        return await self._slices.while_wanted(request, work)
+
 
 @cache
 def built_in(name: str) -> Scenario:
     """Return a built-in scenario."""
     return parse_scenario(library.text(name), name, f"{name}.toml")
-
-
-async def _scenario(body: RunRequest) -> Scenario:
-    name, text = body.scenario, body.text
-    if bool(name) == bool(text):
-        known = library.names()
-        problem = "give either scenario (a name) or text (the content of a scenario file)"
-        raise BadRequestBody(pointer="/scenario", problem=problem, allowed=known)
-    if not text:
-        return built_in(name or "")
-    shown_name = "scenario" if body.name is None else body.name
-    # In a thread, because a large fleet in the file would delay polls.
-    return await asyncio.to_thread(parse_scenario, text, shown_name, shown_name)

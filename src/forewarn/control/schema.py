@@ -2,6 +2,8 @@
 
 A response is a `Shape`, a request body is a `Body`. The core checks most values, with better messages than msgspec.
 So `choice` and `integer` only describe values in the JSON Schema; msgspec checks the types.
+
+Every string and every list of a request has a maximum length, so that a request has a maximum of work.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
-from forewarn.core.requests import MAX_DESCRIPTION
+from forewarn.core.requests import MAX_DESCRIPTION, MAX_VMS
 from forewarn.delivery.event_shapes import Shape as Shape
 from forewarn.delivery.event_shapes import Time as Time
 from forewarn.delivery.event_shapes import choice as choice
@@ -46,8 +48,26 @@ def integer(minimum: int, maximum: int) -> Meta:
 _RANGE = "x-range"
 
 
+MAX_NAME = 100
+"""Maximum length of names, ids, durations and times."""
+MAX_LIST = 100
+"""Maximum number of values of a filter."""
+MAX_REASON = 1000
+MAX_SECRET = 200
+
+
+def at_most(length: int) -> Meta:
+    """The maximum number of characters of a string, of items of a list or of members of an object."""
+    return Meta(max_length=length)
+
+
+def at_most_items(count: int) -> Meta:
+    """The maximum number of items of a list. It is only described: the core checks it, with a better message."""
+    return Meta(extra_json_schema={"maxItems": count})
+
+
 def pattern(text: str) -> Meta:
-    return Meta(extra_json_schema={"pattern": text})
+    return Meta(max_length=MAX_NAME, extra_json_schema={"pattern": text})
 
 
 def help_text(text: str) -> Meta:
@@ -55,31 +75,38 @@ def help_text(text: str) -> Meta:
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Name: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME, extra_json_schema={"minLength": 1})]
+NameIfAny: TypeAlias = Annotated[str, at_most(MAX_NAME)]
+"""A name; empty means the same as none."""
+HostsOfVMs: TypeAlias = Annotated[
+    dict[Name, Name],
+    # Earlier versions of msgspec do not describe the keys.
+    Meta(max_length=MAX_VMS, extra_json_schema={"propertyNames": {"minLength": 1, "maxLength": MAX_NAME}}),
+]
+VMNames: TypeAlias = Annotated[list[NameIfAny], at_most_items(MAX_VMS)]
 Duration: TypeAlias = Annotated[
     str,
     Meta(
+        max_length=MAX_NAME,
         extra_json_schema={
             "description": "A duration, like 90s, 14m50s, 2h or 7d.",
             "examples": ["15m"],
-        }
+        },
     ),
 ]
 Interruption: TypeAlias = Annotated[
     str,
     Meta(
+        max_length=MAX_NAME,
         extra_json_schema={
             "description": "A duration, like 9s; 0s for no interruption; or unknown.",
             "examples": ["9s"],
-        }
+        },
     ),
 ]
 Description: TypeAlias = Annotated[
-    str | None,
-    Meta(
-        description="The text of its events, for causes of the platform. Default: from the settings of the service.",
-        extra_json_schema={"maxLength": MAX_DESCRIPTION},
-    ),
+    Annotated[str, at_most(MAX_DESCRIPTION)] | None,
+    Meta(description="The text of its events, for causes of the platform. Default: from the settings of the service."),
 ]
 RequireNotice: TypeAlias = Annotated[
     bool | None, Meta(description="Reject the request if a group that it affects would get no notice.")
@@ -87,10 +114,11 @@ RequireNotice: TypeAlias = Annotated[
 TimeOrDuration: TypeAlias = Annotated[
     str,
     Meta(
+        max_length=MAX_NAME,
         extra_json_schema={
             "description": "A time, like 2026-11-20T02:00:00Z, or a duration from now, like 2h.",
             "examples": ["2h"],
-        }
+        },
     ),
 ]
 
@@ -138,6 +166,8 @@ def _cleaned(schema: Any) -> Any:
         found["$ref"] = found["$ref"].removesuffix("Shape")
     if "anyOf" in found:  # null last: versions of msgspec differ in the order
         found["anyOf"].sort(key=lambda each: each.get("type") == "null")
+    if "propertyNames" in found:  # last, for the same reason
+        found["propertyNames"] = found.pop("propertyNames")
     if _RANGE in found:
         found["minimum"], found["maximum"] = found.pop(_RANGE)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from forewarn.errors import ForeignOrigin
+from forewarn.errors import ForeignOrigin, shortened, shown
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -72,12 +72,14 @@ def check_origin(scope: Scope, scheme: str) -> None:
     site = Headers(scope=scope).get("sec-fetch-site")
     own = _own_origin(scope, scheme)
     if site not in OWN_SITES:
-        raise ForeignOrigin(problem=f"The browser reports that another site sent it (Sec-Fetch-Site: {site}).", own=own)
+        raise ForeignOrigin(
+            problem=f"The browser reports that another site sent it (Sec-Fetch-Site: {shortened(str(site))}).", own=own
+        )
     if scope["method"] in SAFE_METHODS:
         return
     origin = _origin(scope)
     if origin != own:
-        problem = f"It comes from {origin!r}." if origin else "It has no Origin header."
+        problem = f"It comes from {shown(origin)}." if origin else "It has no Origin header."
         raise ForeignOrigin(problem=problem, own=own)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
 from forewarn import __version__
-from forewarn.clock import system_time
+from forewarn.clock import real_seconds, system_time
 from forewarn.control.auth import hash_of
 from forewarn.control.input import read_body
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Body, NoMembers, Shape, Time, choice, help_text, json_response
+from forewarn.control.schema import MAX_SECRET, Body, NoMembers, Shape, Time, at_most, choice, help_text, json_response
 from forewarn.core.access import Role, create_link, create_session, end_session, exchange_link
 from forewarn.core.durations import to_text, to_text_if_any
-from forewarn.errors import BadRequestBody, BadToken, NoSession
+from forewarn.errors import BadRequestBody, BadToken, NoSession, TooManySignIns
 from forewarn.settings import FABRICS
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 
 PORTAL_PATH = "/portal/"
+SIGN_INS_AT_ONCE = 60
+"""Sign-ins with one token, directly or with its links. Each is a row of history, which is kept for long."""
+SIGN_IN_SECONDS = 30
+"""Real time after which one more is possible."""
 
 
 @dataclass(slots=True)
@@ -64,16 +69,37 @@ class SessionShape(Shape):
 class SignIn(Body):
     """How to sign in."""
 
-    token: Annotated[str | None, help_text("A token. Give this or code.")] = None
-    code: Annotated[str | None, help_text("The code of a one-time link. Give this or token.")] = None
+    token: Annotated[Annotated[str, at_most(MAX_SECRET)] | None, help_text("A token. Give this or code.")] = None
+    code: Annotated[
+        Annotated[str, at_most(MAX_SECRET)] | None, help_text("The code of a one-time link. Give this or token.")
+    ] = None
 
 
 class LinkShape(Shape):
     """A one-time link."""
 
     code: str
-    expires_at: Annotated[Time, help_text("One minute from now, in real time.")]
+    expires_at: Annotated[Time, help_text("One minute from now, in real time, or earlier with the session.")]
     path: Annotated[str, help_text("The path of the page that uses the code. A browser never sends the fragment.")]
+
+
+class SignInRate:
+    """Limits how often each token signs in. No person is so quick, not even a team that shares a token."""
+
+    def __init__(self) -> None:
+        self._busy_until: dict[str, float] = {}
+        """By token: the end of its sign-ins so far, if each of them took SIGN_IN_SECONDS."""
+
+    def count(self, name: str) -> None:
+        """Count a sign-in with this token. Raises TooManySignIns."""
+        now = real_seconds()
+        if name not in self._busy_until:
+            self._busy_until = {known: until for known, until in self._busy_until.items() if until > now}
+        busy_until = max(self._busy_until.get(name, now), now) + SIGN_IN_SECONDS
+        wait = busy_until - now - SIGN_INS_AT_ONCE * SIGN_IN_SECONDS
+        if wait > 0:
+            raise TooManySignIns(name=name, seconds=ceil(wait))
+        self._busy_until[name] = busy_until
 
 
 class SessionControl:
@@ -94,6 +120,7 @@ class SessionControl:
         self._cookie = cookie
         self._lifetime = lifetime
         self._facts = facts
+        self._rate = SignInRate()
 
     def routes(self) -> list[Route]:
         path, one = "/v1/session", SessionShape
@@ -108,6 +135,7 @@ class SessionControl:
                 role=None,
                 body=SignIn,
                 status=201,
+                problems=(429,),
             ),
             Route("DELETE", path, self.sign_out, "Sign out: end the session of the cookie.", one, tenant=True),
             Route(
@@ -135,9 +163,12 @@ class SessionControl:
         try:
             if body.token:
                 parent = self._tokens.find(body.token)
+                self._rate.count(parent.name)
                 session = await self._engine.execute(create_session, parent, *given)
             else:
-                session = await self._engine.execute(exchange_link, hash_of(body.code or ""), *given)
+                code_hash = hash_of(body.code or "")
+                self._rate.count(self._tokens.find_link(code_hash).parent)
+                session = await self._engine.execute(exchange_link, code_hash, *given)
         except BadToken as error:
             await self._wrong_tokens.slow_down(request.scope, request.receive, error)
             raise
@@ -160,7 +191,8 @@ class SessionControl:
 
     async def link(self, request: Request) -> Response:
         await read_body(request, NoMembers)
-        return json_response(await new_link(self._engine, caller(request).name), 201)
+        maker: str = request.state.session or caller(request).name
+        return json_response(await new_link(self._engine, maker), 201)
 
     def _shape(self, token: Token) -> SessionShape:
         facts = self._facts
@@ -179,9 +211,9 @@ class SessionControl:
         )
 
 
-async def new_link(engine: Engine, name: str) -> LinkShape:
-    """Create a one-time link for the token with this name."""
+async def new_link(engine: Engine, maker: str) -> LinkShape:
+    """Create a one-time link for the token or the session with this name."""
     code = secrets.token_urlsafe(32)
-    link = await engine.execute(create_link, name, hash_of(code), system_time())
+    link = await engine.execute(create_link, maker, hash_of(code), system_time())
     expires_at = to_text(link.expires_at) if link.expires_at is not None else ""
     return LinkShape(code, expires_at, f"{PORTAL_PATH}#code={code}")

@@ -13,6 +13,7 @@ from forewarn.control.paging import Paging, page_of_names
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
+    NameIfAny,
     Shape,
     Time,
     TimeOrDuration,
@@ -24,7 +25,7 @@ from forewarn.control.schema import (
 )
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Purpose, Role, Token, create_token
 from forewarn.core.durations import to_text, to_text_if_any
-from forewarn.errors import BadRequestBody, nearest
+from forewarn.errors import BadRequestBody, nearest, shown
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
@@ -74,7 +76,9 @@ class NewToken(Body, kw_only=True):
 
     name: Annotated[str, pattern(NAME_PATTERN), help_text(f"The user's name, as shown in history: {NAME_RULE}.")]
     role: Annotated[str, choice(*ROLES), help_text("Role of the token.")]
-    group: Annotated[str | None, help_text("For role tenant: the group whose events it may see and approve.")] = None
+    group: Annotated[NameIfAny | None, help_text("For role tenant: the group whose events it may see and approve.")] = (
+        None
+    )
     expires: Annotated[TimeOrDuration | None, help_text("Expiry time. Default: never.")] = None
 
 
@@ -87,8 +91,9 @@ class TokensQuery(Paging):
 class TokenControl:
     """Tokens."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
 
     def routes(self) -> list[Route]:
         one, path, admin = TokenShape, "/v1/tokens/{name}", Role.ADMIN
@@ -121,13 +126,15 @@ class TokenControl:
         query: TokensQuery = request.state.query
         purposes = (Purpose.API, Purpose.SESSION) if query.sessions else (Purpose.API,)
         known = {token.name: token for token in self._engine.draft().all_tokens() if token.purpose in purposes}
-        return page_of_names(request, "tokens", sorted(known), lambda name: TokenShape.of(known[name]))
+        return await page_of_names(
+            request, self._slices, "tokens", sorted(known), lambda name: TokenShape.of(known[name])
+        )
 
     async def create(self, request: Request) -> Response:
         body = await read_body(request, NewToken)
         role = body.role
         if role not in ROLES:
-            problem = f"{role!r} is not one of {', '.join(ROLES)}.{nearest(role, ROLES)}"
+            problem = f"{shown(role)} is not one of {', '.join(ROLES)}.{nearest(role, ROLES)}"
             raise BadRequestBody(pointer="/role", problem=problem, allowed=list(ROLES))
         secret, by = new_secret(), caller(request).name
         expires_at = read_time(body.expires, "/expires", self._engine.clock.now())

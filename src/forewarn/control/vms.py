@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Self
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.responses import Response
 
-from forewarn.control.filters import find_vm, is_pattern, matching, one_of, visible_groups
+from forewarn.control.filters import find_vm, matching, one_of, visible_groups
 from forewarn.control.paging import Counting, Names, page_of_names
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Count, Name, Shape, Time, choice, help_text, json_response, page_of
+from forewarn.control.schema import (
+    MAX_LIST,
+    Count,
+    Name,
+    Shape,
+    Time,
+    at_most,
+    choice,
+    help_text,
+    json_response,
+    page_of,
+)
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import EVICTION_POLICIES, OPERATING_SYSTEMS, VM, Group, GroupKind, eviction_policy
+from forewarn.core.shell_patterns import is_pattern
 from forewarn.errors import InsufficientRole, UnknownVersion
 from forewarn.metadata.fixed_responses import JSON
 from forewarn.wire.document import render
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from forewarn.control.slices import Slices
     from forewarn.core.access import Token
     from forewarn.core.events import Document
     from forewarn.engine.engine import Engine
@@ -127,7 +140,7 @@ class VMsQuery(Counting):
     """Which VMs to list."""
 
     name: Annotated[
-        tuple[Name, ...],
+        Annotated[tuple[Name, ...], at_most(MAX_LIST)],
         Meta(examples=[["web-*"]]),
         help_text("Only VMs with this name, or with a name that matches this shell pattern. Can be repeated."),
     ] = ()
@@ -142,8 +155,11 @@ DOCUMENT = {"type": "object", "description": "The document in the format of Azur
 class VMControl:
     """VMs."""
 
-    def __init__(self, engine: Engine, metadata: MetadataServer, versions: dict[str, ApiVersion]) -> None:
+    def __init__(
+        self, engine: Engine, metadata: MetadataServer, versions: dict[str, ApiVersion], slices: Slices
+    ) -> None:
         self._engine = engine
+        self._slices = slices
         self._metadata = metadata
         self._versions = versions
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
@@ -189,10 +205,12 @@ class VMControl:
             for name in query.name:
                 if not is_pattern(name):
                     find_vm(fleet, token, name)  # raises if there is no such VM
-            names = matching(names, query.name)
+            names = await matching(names, query.name)
+            fleet = self._engine.fleet  # it may have changed in the meantime
+            names = [name for name in names if name in fleet.vms]
         if state:
             names = [name for name in names if fleet.vms[name].deallocated == (state == "deallocated")]
-        return page_of_names(request, "vms", names, lambda name: self._vm(fleet.vm(name), token))
+        return await page_of_names(request, self._slices, "vms", names, lambda name: self._vm(fleet.vm(name), token))
 
     async def vm(self, request: Request) -> Response:
         vm = find_vm(self._engine.fleet, caller(request), request.path_params["name"])

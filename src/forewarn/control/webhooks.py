@@ -16,9 +16,11 @@ from forewarn.control.schema import (
     MAX_NUMBER,
     Body,
     Count,
+    NameIfAny,
     NoMembers,
     Shape,
     Time,
+    at_most,
     choice,
     help_text,
     integer,
@@ -32,6 +34,7 @@ from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.state import DeliveryStats
 from forewarn.core.webhooks import (
     MAX_SECRET_LENGTH,
+    MAX_URL_LENGTH,
     MAX_WEBHOOK_GROUPS,
     MIN_SECRET_LENGTH,
     SETTING,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from forewarn.control.slices import Slices
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft, HistoryEntry
     from forewarn.core.webhooks import Undelivered
@@ -135,17 +139,21 @@ class NewWebhook(Body, kw_only=True):
     """The webhook to add."""
 
     name: Annotated[str, pattern(NAME_PATTERN), help_text(f"Its name: {NAME_RULE}.")]
-    url: Annotated[str, help_text(f"The http or https URL to send to. Private addresses need the setting {SETTING}.")]
+    url: Annotated[
+        str,
+        at_most(MAX_URL_LENGTH),
+        help_text(f"The http or https URL to send to. Private addresses need the setting {SETTING}."),
+    ]
     secret: Annotated[
         Annotated[str, Meta(extra_json_schema={"minLength": MIN_SECRET_LENGTH, "maxLength": MAX_SECRET_LENGTH})] | None,
         help_text("The signing secret. Default: a random one."),
     ] = None
     groups: Annotated[
-        Annotated[list[str], Meta(extra_json_schema={"maxItems": MAX_WEBHOOK_GROUPS})] | None,
+        Annotated[list[NameIfAny], at_most(MAX_WEBHOOK_GROUPS)] | None,
         help_text("Only rows about these groups. Default: all rows."),
     ] = None
     kinds: Annotated[
-        list[Annotated[str, choice(*HISTORY_KINDS)]] | None,
+        Annotated[list[Annotated[str, choice(*HISTORY_KINDS)]], at_most(len(HISTORY_KINDS))] | None,
         help_text("Only rows of these kinds. Default: all kinds."),
     ] = None
 
@@ -162,8 +170,9 @@ class RetryRequest(Body):
 class WebhookControl:
     """Webhooks."""
 
-    def __init__(self, engine: Engine, webhooks: Dispatcher) -> None:
+    def __init__(self, engine: Engine, webhooks: Dispatcher, slices: Slices) -> None:
         self._engine = engine
+        self._slices = slices
         self._webhooks = webhooks
 
     def routes(self) -> list[Route]:
@@ -211,7 +220,9 @@ class WebhookControl:
 
     async def webhooks(self, request: Request) -> Response:
         known = self._engine.draft().webhooks()
-        return page_of_names(request, "webhooks", sorted(known), lambda name: self._shape(known[name]))
+        return await page_of_names(
+            request, self._slices, "webhooks", sorted(known), lambda name: self._shape(known[name])
+        )
 
     async def webhook(self, request: Request) -> Response:
         return json_response(self._shape(self._found(request)))

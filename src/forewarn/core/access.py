@@ -14,6 +14,7 @@ from forewarn.errors import (
     GroupRequired,
     IdempotencyKeyReused,
     LastAdmin,
+    SessionEnded,
     TokenExists,
     TokenExpired,
     UnknownCode,
@@ -23,10 +24,13 @@ from forewarn.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from forewarn.core.events import Event
+    from forewarn.core.fleet import Fleet
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
 
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
@@ -73,13 +77,24 @@ class Token(NamedTuple):
     expires_at: datetime | None = None
     purpose: Purpose = Purpose.API
     parent: str = ""
-    """The token that a session or a link was made from. They expire in real time, and end with this token."""
+    """The token that a session or a link was made from. They expire in real time, and end with this token. If a session
+    made them, `created_by` is its name, and they end with it, too."""
+    generation: int = 0
+    """The generation of the group of a tenant token (`Fleet.generation`). The token ends with this group."""
 
     def may(self, minimum: Role, *, tenant: bool) -> bool:
         """Return whether the token has at least this role. `tenant`: whether tenants are allowed too."""
         if self.role is Role.TENANT:
             return tenant
         return _LADDER.index(self.role) >= _LADDER.index(minimum)
+
+    def has_group_in(self, fleet: Fleet) -> bool:
+        """Return whether its group still exists, and not only another group of that name. True if it needs none."""
+        return self.role is not Role.TENANT or fleet.generation(self.group) == self.generation
+
+    def sees(self, event: Event) -> bool:
+        """Return whether the token may see and approve an event. A tenant sees the events of its group."""
+        return self.role is not Role.TENANT or (event.group, event.generation) == (self.group, self.generation)
 
     def valid_at(self, now: datetime) -> bool:
         return self.expires_at is None or now < self.expires_at
@@ -105,6 +120,7 @@ def create_token(draft: Draft, now: datetime, limits: OperatorLimits, token: Tok
         raise BadOption(name="group", value=token.group, problem="only a tenant token has a group. Omit it.")
     if token.group:
         draft.fleet.known_group(token.group)
+        token = token._replace(generation=draft.fleet.generation(token.group) or 0)
     _remove_children(draft, token.name)
     draft.changes.tokens[token.name] = token
     of_group = f" of {token.group}" if token.group else ""
@@ -122,11 +138,23 @@ def revoke_token(draft: Draft, now: datetime, limits: OperatorLimits, name: str,
     others = [other for other in api_tokens(draft) if other.name != name and other.role is Role.ADMIN]
     if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
         raise LastAdmin(name=name)
-    draft.changes.tokens[name] = None
-    _remove_children(draft, name)
-    draft.changes.facts[REVOKED + token.hash] = f"{to_text(now)} {name}"
-    draft.record(HistoryEntry(time=now, kind="token-revoked", by=by, reason=name))
+    _revoke(draft, now, token, by, name)
     return token
+
+
+def _revoke(draft: Draft, now: datetime, token: Token, by: str, reason: str) -> None:
+    draft.changes.tokens[token.name] = None
+    _remove_children(draft, token.name)
+    draft.changes.facts[REVOKED + token.hash] = f"{to_text(now)} {token.name}"
+    draft.record(HistoryEntry(time=now, kind="token-revoked", by=by, reason=reason))
+
+
+def revoke_without_group(draft: Draft, now: datetime, by: str) -> list[str]:
+    """Revoke the tokens of groups that no longer exist. Return their names."""
+    revoked = [token for token in api_tokens(draft) if not token.has_group_in(draft.fleet)]
+    for token in revoked:
+        _revoke(draft, now, token, by, f"{token.name}: its group {token.group} was removed")
+    return [token.name for token in revoked]
 
 
 def revocation(facts: Mapping[str, str], hash_: str) -> tuple[datetime, str] | None:
@@ -161,20 +189,18 @@ def create_session(
     """Create a session with the role and the group of a token."""
     if draft.token(parent.name) != parent:
         raise UnknownToken
-    session = _add_child(draft, now, parent, Purpose.SESSION, hash_, system_time, lifetime)
-    reason = f"{session.name}, until {format_time(system_time + lifetime)}"
-    draft.record(HistoryEntry(time=now, kind="session-started", by=parent.name, reason=reason))
-    return session
+    return _start_session(draft, now, parent, parent, hash_, system_time, lifetime)
 
 
 def create_link(
-    draft: Draft, now: datetime, limits: OperatorLimits, parent: str, hash_: str, system_time: datetime
+    draft: Draft, now: datetime, limits: OperatorLimits, maker: str, hash_: str, system_time: datetime
 ) -> Token:
-    """Create a one-time link for a token."""
-    token = draft.token(parent)
-    if token is None or token.purpose is not Purpose.API:
+    """Create a one-time link for a token or a session."""
+    token = draft.token(maker)
+    parent = token if token is None or token.purpose is Purpose.API else draft.token(token.parent)
+    if token is None or parent is None or token.purpose is Purpose.LINK:
         raise UnknownToken
-    return _add_child(draft, now, token, Purpose.LINK, hash_, system_time, LINK_LIFETIME)
+    return _add_child(draft, now, parent, token, Purpose.LINK, hash_, system_time, LINK_LIFETIME)
 
 
 def exchange_link(
@@ -189,20 +215,37 @@ def exchange_link(
     """Replace a link with a session. Both are one commit, so a link is valid once."""
     links = (token for token in draft.all_tokens() if token.purpose is Purpose.LINK and token.hash == code_hash)
     link = next(links, None)
-    parent = draft.token(link.parent) if link is not None and link.valid_at(system_time) else None
-    if link is None or parent is None:
+    if link is None or not link.valid_at(system_time):
+        raise UnknownCode
+    parent, maker = draft.token(link.parent), draft.token(link.created_by)
+    if parent is None or maker is None:
         raise UnknownCode
     draft.changes.tokens[link.name] = None
-    return create_session(draft, now, limits, parent, hash_, system_time, lifetime)
+    return _start_session(draft, now, parent, maker, hash_, system_time, lifetime)
 
 
 def end_session(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> Token:
-    """End a session before it expires."""
+    """End a session before it expires, and with it the sessions and links that it has made."""
     session = draft.token(name)
     if session is None or session.purpose is not Purpose.SESSION:
         raise UnknownResource(what="session", name=name, hint="")
-    draft.changes.tokens[name] = None
+    _remove_with_made(draft, [session])
     draft.record(HistoryEntry(time=now, kind="session-ended", by=by, reason=name))
+    return session
+
+
+def _start_session(
+    draft: Draft,
+    now: datetime,
+    parent: Token,
+    maker: Token,
+    hash_: str,
+    system_time: datetime,
+    lifetime: timedelta,
+) -> Token:
+    session = _add_child(draft, now, parent, maker, Purpose.SESSION, hash_, system_time, lifetime)
+    reason = f"{session.name}, until {format_time(session.expires_at)}" if session.expires_at else session.name
+    draft.record(HistoryEntry(time=now, kind="session-started", by=parent.name, reason=reason))
     return session
 
 
@@ -210,31 +253,52 @@ def _add_child(
     draft: Draft,
     now: datetime,
     parent: Token,
+    maker: Token,
     purpose: Purpose,
     hash_: str,
     system_time: datetime,
     lifetime: timedelta,
 ) -> Token:
-    """Add a session or a link, and remove expired ones."""
+    """Add a session or a link, and remove expired ones. `maker`: the parent itself, or a session of it.
+
+    What a session makes does not outlive it. So nobody can stay signed in for longer than a session lasts.
+    """
     if parent.expires_at is not None and not parent.valid_at(now):
         raise TokenExpired(time=format_time(parent.expires_at), name=parent.name)
     made = [token for token in draft.all_tokens() if token.purpose is not Purpose.API]
     expired = [token for token in made if not token.valid_at(system_time)]
     siblings = [token for token in made if token.parent == parent.name and token.purpose is purpose]
     oldest_first = sorted((token for token in siblings if token not in expired), key=lambda token: token.created_at)
-    for token in (*expired, *oldest_first[: max(len(oldest_first) + 1 - MAX_CHILDREN, 0)]):
-        draft.changes.tokens[token.name] = None
+    _remove_with_made(draft, [*expired, *oldest_first[: max(len(oldest_first) + 1 - MAX_CHILDREN, 0)]])
+    expires_at = system_time + lifetime
+    if maker.purpose is Purpose.SESSION and maker.expires_at is not None:
+        if draft.token(maker.name) is None or not maker.valid_at(system_time):
+            raise SessionEnded
+        expires_at = min(expires_at, maker.expires_at)
     child = parent._replace(
         name=f"{parent.name}~{hash_[:12]}",  # users cannot choose a name with this character
         hash=hash_,
-        created_by=parent.name,
+        created_by=maker.name,
         created_at=system_time,
-        expires_at=system_time + lifetime,
+        expires_at=expires_at,
         purpose=purpose,
         parent=parent.name,
     )
     draft.changes.tokens[child.name] = child
     return child
+
+
+def _remove_with_made(draft: Draft, removed: Iterable[Token]) -> None:
+    """Remove sessions and links, and what these sessions have made, directly or not."""
+    waiting = list(removed)
+    made: dict[str, list[Token]] = {}
+    for token in draft.all_tokens() if waiting else ():
+        if token.purpose is not Purpose.API:
+            made.setdefault(token.created_by, []).append(token)
+    while waiting:
+        name = waiting.pop().name
+        draft.changes.tokens[name] = None
+        waiting += made.pop(name, ())
 
 
 def _remove_children(draft: Draft, parent: str) -> None:
@@ -268,8 +332,8 @@ def run_once(
     limits: OperatorLimits,
     key: str,
     fingerprint: str,
-    decide: Callable[[Draft, datetime, OperatorLimits], tuple[int, str]],
-) -> StoredResponse:
+    decide: Callable[[Draft, datetime, OperatorLimits], Steps[tuple[int, str]]],
+) -> Steps[StoredResponse]:
     """Return the stored response of the same request within the last day, or run the request and store its response.
 
     The change and its response are one commit: after a crash both are stored, or neither.
@@ -279,7 +343,7 @@ def run_once(
         if known.fingerprint != fingerprint:
             raise IdempotencyKeyReused(key=key.partition(" ")[2])
         return known
-    status, body = decide(draft, now, limits)
+    status, body = yield from decide(draft, now, limits)
     response = StoredResponse(key, fingerprint, now, status, body)
     draft.changes.responses[key] = response
     return response

@@ -9,48 +9,60 @@ from forewarn.core import history
 from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.operations import CAUSES
-from forewarn.core.progress import advance, postpone_operation
+from forewarn.core.progress import advance_in_steps, next_start_in_windows, postpone_operation
+from forewarn.core.steps import COMMAND_COST, at_once, finish
 from forewarn.core.waits import TERMINATE, coupled_deletions, keeps_to_windows
-from forewarn.core.windows import next_common
-from forewarn.errors import BadOption, CannotPostpone, EventAlreadyStarted, UnknownStartRequest, WrongOperationStatus
+from forewarn.errors import (
+    BadOption,
+    CannotPostpone,
+    EventAlreadyStarted,
+    EventIsAdvisory,
+    UnknownStartRequest,
+    WrongOperationStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from forewarn.core.access import Token
     from forewarn.core.events import Event
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
 
 
 ENDED_EVENT_RETENTION = timedelta(days=1)
 """How long after the end of an event its scope can still approve it, without an effect."""
 
 
-def approve(
+def approve_in_steps(
     draft: Draft,
     now: datetime,
     limits: OperatorLimits,
     ids: Sequence[str],
     by: str,
     *,
-    group: str = "",
+    tenant: Token | None = None,
     scope: str = "",
-) -> None:
+) -> Steps[None]:
     """Approve the events: all of them, or none if one is unknown.
 
-    With a group (of a tenant) or a scope (of a VM), only its own events are known. The id of another event is rejected
+    With the token of a tenant or the scope of a VM, only its own events are known. The id of another event is rejected
     like an invented one. VMs repeat their approvals: the id of an event that ended lately is accepted, and nothing
-    changes.
+    changes. They also approve whatever they see, and an approval of an advisory changes nothing. For everybody else it
+    is an error.
     """
     events = []
     for event_id in dict.fromkeys(ids):
-        event = draft.event(event_id) if group or scope else history.find_event(draft, event_id)
+        event = draft.event(event_id) if tenant or scope else history.find_event(draft, event_id)
         if event is None and _ended_lately(draft, now, event_id, scope):
             continue
-        if event is None or group not in ("", event.group) or scope not in ("", event.scope):
+        if event is None or (tenant is not None and not tenant.sees(event)) or scope not in ("", event.scope):
             raise UnknownStartRequest(event_id=event_id)
+        if event.status is EventStatus.ADVISORY and not scope:
+            raise EventIsAdvisory(event_id=event.id)
         events.append(event)
     approved: dict[object, Event] = {}
     for event in events:
@@ -63,8 +75,12 @@ def approve(
             history.record_event(draft, now, "approved", by, after)
             # Deletions of a scope wait for each other, so advancing one of them advances all.
             approved[(event.scope, TERMINATE) if event.type == TERMINATE else event.id] = event
+            yield COMMAND_COST
     for event in approved.values():
-        _move_with(draft, now, limits, event)
+        yield from _move_with(draft, now, limits, event)
+
+
+approve = at_once(approve_in_steps)
 
 
 def _ended_lately(draft: Draft, now: datetime, event_id: str, scope: str) -> bool:
@@ -72,7 +88,7 @@ def _ended_lately(draft: Draft, now: datetime, event_id: str, scope: str) -> boo
     return ended is not None and ended.scope == scope and now - ended.ended_at < ENDED_EVENT_RETENTION
 
 
-def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event) -> None:
+def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event) -> Steps[None]:
     """Advance the operation of an event, and deletions that may have waited for it."""
     coupled = coupled_deletions(draft, event)
     itself = draft.event(event.id)
@@ -81,7 +97,7 @@ def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event
     if coupled and now < event.not_before and not all_approved:
         return  # they still wait for each other
     for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
-        advance(draft, now, limits, operation_id, together=all_approved)
+        yield from advance_in_steps(draft, now, limits, operation_id, together=all_approved)
 
 
 def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, reason: str = "") -> Event:
@@ -89,7 +105,7 @@ def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, b
     event = history.find_event(draft, event_id)
     step(event, Trigger.CANCEL, now)  # raises if the event cannot be cancelled
     history.cancel(draft, now, history.find_operation(draft, event.operation), by, reason)
-    _move_with(draft, now, limits, event)
+    finish(_move_with(draft, now, limits, event))
     return draft.changes.events[event_id]
 
 
@@ -107,12 +123,12 @@ def cancel_operation(
     events = history.events_of(draft, operation)
     operation = history.cancel(draft, now, operation, by, reason)
     for event in events:
-        _move_with(draft, now, limits, event)
+        finish(_move_with(draft, now, limits, event))
     return operation
 
 
 def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, until: datetime) -> Event:
-    """Postpone routine platform work for all affected groups, within their windows and up to the deadline."""
+    """Postpone routine platform work, for all groups that have not approved: in their windows, up to the deadline."""
     event = history.find_event(draft, event_id)
     operation = history.find_operation(draft, event.operation)
     if event.started_at is not None:
@@ -129,8 +145,7 @@ def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str,
         raise BadOption(name="until", value=format_time(until), problem=problem)
     new_start: datetime | None = round_up_to_second(until)
     if keeps_to_windows(operation):
-        groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
-        new_start = next_common([draft.fleet.group(group).windows for group in groups], round_up_to_second(until))
+        new_start = next_start_in_windows(draft, operation, round_up_to_second(until))
     deadline = operation.request.postpone_deadline
     if new_start is None or new_start > deadline:
         window = f" (the next window opens at {format_time(new_start)})" if new_start and new_start > until else ""

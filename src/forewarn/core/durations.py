@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import NamedTuple
 
-from forewarn.errors import BadDuration
+from forewarn.errors import BadDuration, DurationTooLong
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:([0-9]+)d ?)?(?:([0-9]+)h ?)?(?:([0-9]+)m ?)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
@@ -37,7 +36,7 @@ def parse_duration(text: str) -> timedelta:
         float(part) * factor for part, factor in zip(match.groups(), _UNITS.values(), strict=True) if part is not None
     )
     if seconds > MAX_DURATION.total_seconds():
-        raise BadDuration(text=text)
+        raise DurationTooLong(text=text, maximum=format_duration(MAX_DURATION))
     return timedelta(seconds=seconds)
 
 
@@ -136,10 +135,18 @@ def parse_past_time(text: str, now: datetime) -> datetime:
     return _parse_away(text, now, -1)
 
 
+class TooFarAwayError(ValueError):
+    """A time is farther away than MAX_DURATION."""
+
+
 def _parse_away(text: str, now: datetime, sign: int) -> datetime:
     if not text.isdecimal():  # 20260101 is a date, not a number of seconds
-        with suppress(BadDuration):
+        try:
             return now + sign * parse_duration(text)
+        except DurationTooLong as error:
+            raise TooFarAwayError from error
+        except BadDuration:
+            pass
     return parse_time(text)
 
 

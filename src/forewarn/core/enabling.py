@@ -1,4 +1,4 @@
-"""Enable scopes at their first poll, and disable them after a day without one."""
+"""Enable scopes at their first poll, and disable them after a day without a poll and without a valid approval."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from forewarn.errors import UnknownVM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from forewarn.core.limits import OperatorLimits
-    from forewarn.core.state import Draft
+    from forewarn.core.state import Draft, ServiceState
+
+MAX_AGE = 1 / 4
+"""How old a stored time can be when a scope goes on polling, as a part of the inactivity timeout."""
+
+
+def inactive_at(state: ServiceState | Draft, last_seen_at: datetime, timeout: timedelta) -> datetime:
+    """Return when a scope is inactive that does not poll again. It may have polled later than the store knows."""
+    if state.polls_known_from is not None and last_seen_at < state.polls_known_from:
+        timeout += timeout * MAX_AGE
+    return last_seen_at + timeout
 
 
 def reason_not_notified(draft: Draft, scope: str, now: datetime, limits: OperatorLimits) -> str:
@@ -22,7 +32,7 @@ def reason_not_notified(draft: Draft, scope: str, now: datetime, limits: Operato
     delivery, last_seen_at = draft.delivery(scope), draft.last_seen_at(scope)
     if delivery is None or last_seen_at is None:
         return f"{scope} has never polled"
-    if now >= last_seen_at + limits.quicken(limits.inactivity_timeout):
+    if now >= inactive_at(draft, last_seen_at, limits.quicken(limits.inactivity_timeout)):
         return f"{scope} has not polled for {format_duration(now - last_seen_at)}"
     if not delivery.enabled:
         return f"{scope} was disabled by a fault and has not polled since"
@@ -46,11 +56,11 @@ def enable(draft: Draft, now: datetime, limits: OperatorLimits, scope: str, by: 
 
 
 def disable_if_inactive(draft: Draft, now: datetime, limits: OperatorLimits, scope: str) -> None:
-    """Disable a scope that has not polled within the inactivity timeout."""
+    """Disable a scope that has neither polled nor approved within the inactivity timeout."""
     delivery, last_seen_at = draft.delivery(scope), draft.last_seen_at(scope)
     if delivery is None or not delivery.enabled or last_seen_at is None:
         return
-    if now >= last_seen_at + limits.quicken(limits.inactivity_timeout):
+    if now >= inactive_at(draft, last_seen_at, limits.quicken(limits.inactivity_timeout)):
         draft.put_delivery(delivery._replace(enabled=False), last_seen_at)
         reason = f"no poll for {format_duration(now - last_seen_at)}"
         draft.record(_entry(draft, HistoryEntry(time=now, kind="disabled", by=ENGINE, reason=reason), scope))

@@ -8,20 +8,34 @@ from typing import NamedTuple
 
 from forewarn.core.durations import to_text
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.errors import EventAlreadyStarted, EventEnded, EventNotDue, EventNotStarted, ForewarnError
+from forewarn.errors import (
+    EventAlreadyStarted,
+    EventEnded,
+    EventIsAdvisory,
+    EventNotDue,
+    EventNotStarted,
+    ForewarnError,
+)
 
 
 class EventStatus(StrEnum):
-    """Status of an event. Only Scheduled and Started appear on the wire."""
+    """Status of an event. Completed and Cancelled never appear on the wire."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
+    ADVISORY = "Advisory"
+    """A recommendation: it never starts, and it has no NotBefore on the wire."""
     COMPLETED = "Completed"
     CANCELLED = "Cancelled"
 
     @property
     def live(self) -> bool:
-        return self is EventStatus.SCHEDULED or self is EventStatus.STARTED
+        return self is not EventStatus.COMPLETED and self is not EventStatus.CANCELLED
+
+
+def first_status(event_type: str) -> EventStatus:
+    """Return the status of a new event. Only a recommendation is an advisory."""
+    return EventStatus.SCHEDULED if EVENT_TYPES[event_type].starts else EventStatus.ADVISORY
 
 
 class Source(StrEnum):
@@ -53,6 +67,8 @@ class Event(NamedTuple):
     approved_by: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    generation: int = 0
+    """The generation of its group (`Fleet.generation`)."""
 
 
 class Document(NamedTuple):
@@ -96,6 +112,12 @@ TRANSITIONS: dict[tuple[EventStatus, Trigger], EventStatus | type[ForewarnError]
     (_S.STARTED, _T.FINISH): _S.COMPLETED,
     (_S.STARTED, _T.CANCEL): EventAlreadyStarted,
     (_S.STARTED, _T.POSTPONE): EventAlreadyStarted,
+    # Clients approve whatever they see, so approving an advisory is not an error either.
+    (_S.ADVISORY, _T.APPROVE): _S.ADVISORY,
+    (_S.ADVISORY, _T.START): EventIsAdvisory,
+    (_S.ADVISORY, _T.FINISH): EventIsAdvisory,
+    (_S.ADVISORY, _T.CANCEL): _S.CANCELLED,
+    (_S.ADVISORY, _T.POSTPONE): EventIsAdvisory,
     (_S.COMPLETED, _T.APPROVE): EventEnded,
     (_S.COMPLETED, _T.START): EventEnded,
     (_S.COMPLETED, _T.FINISH): _S.COMPLETED,
@@ -114,6 +136,8 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: dat
     after = TRANSITIONS[event.status, trigger]
     if not isinstance(after, EventStatus):
         raise after(event_id=event.id, status=event.status.lower())
+    if after is EventStatus.ADVISORY:
+        return event
     if trigger is Trigger.APPROVE and event.approved_at is None:
         return event._replace(approved_at=now, approved_by=by)
     if trigger is Trigger.POSTPONE and until is not None and until > event.not_before:
@@ -133,12 +157,12 @@ def was_approved_late(event: Event) -> bool:
 
 
 def may_start(event: Event, now: datetime) -> bool:
-    """Return whether the event is approved or due. A recommendation never starts."""
-    return EVENT_TYPES[event.type].starts and (event.approved_at is not None or now >= event.not_before)
+    """Return whether the event is approved or due. An advisory never starts."""
+    return event.status is not EventStatus.ADVISORY and (event.approved_at is not None or now >= event.not_before)
 
 
 def due(event: Event) -> datetime | None:
     """Return the time at which the event becomes due; None if it is approved, has started or never starts."""
-    if event.status is EventStatus.SCHEDULED and event.approved_at is None and EVENT_TYPES[event.type].starts:
+    if event.status is EventStatus.SCHEDULED and event.approved_at is None:
         return event.not_before
     return None

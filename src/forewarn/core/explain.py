@@ -8,10 +8,10 @@ from forewarn.core import history
 from forewarn.core.durations import format_time
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, OperationStatus
-from forewarn.core.progress import first_names, when_due
+from forewarn.core.progress import when_due
 from forewarn.core.rollout_commands import Obstacle, Obstacles, health_deadline
 from forewarn.core.rollouts import RolloutStatus
-from forewarn.core.waits import Wait, waits_of_event, waits_without_notice
+from forewarn.core.waits import Wait, first_names, waits_for_arrivals, waits_of_event, waits_without_notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,8 @@ def explain(
             )
         open_waits = [wait for wait in waits if not wait.done]
         next_step = "It starts when all conditions are met." if open_waits else "It starts now."
-        return Explanation(waits, next_step, when_due(draft, operation))
+        latest = None if any(wait.kind == "arrival" for wait in open_waits) else when_due(draft, operation)
+        return Explanation(waits, next_step, latest)
     if operation.status is OperationStatus.STARTED:
         waits = tuple(_before_end(limits, operation, rollout, failed))
         next_step = "It ends, and its events disappear from the document."
@@ -63,6 +64,7 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
     for event in history.events_of(draft, operation):
         yield from waits_of_event(draft, operation, event)
     yield from waits_without_notice(operation)
+    yield from waits_for_arrivals(draft, operation)
 
 
 def _before_end(

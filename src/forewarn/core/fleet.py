@@ -17,10 +17,11 @@ from forewarn.errors import (
     UnknownResource,
     UnknownVM,
     nearest,
+    shown,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
+    from collections.abc import Callable, Iterable, Mapping, Set
 
 
 class GroupKind(StrEnum):
@@ -65,6 +66,7 @@ class GroupPolicy(NamedTuple):
     terminate_notice: timedelta | None = None
     windows: tuple[Window, ...] = ()
     os_image_notice: timedelta | None = None
+    approve_when_down: bool = True
 
 
 class Group(NamedTuple):
@@ -85,12 +87,16 @@ class Group(NamedTuple):
     """What happens to its evicted VMs, unless the VM has its own policy; empty: the default."""
     os_image_notice: timedelta | None = None
     """Notice of reimages and image upgrades in a scale set; None: they have no notice."""
+    approve_when_down: bool = True
+    """Whether events of a scope are approved automatically while all its VMs are deallocated."""
     file_policy: GroupPolicy | None = None
     """The policy in the fleet file, if it was changed at run time since; None: it was not."""
+    generation: int = 0
+    """See `Fleet.generation`."""
 
     @property
     def policy(self) -> GroupPolicy:
-        return GroupPolicy(self.auto_approve, self.terminate_notice, self.windows, self.os_image_notice)
+        return GroupPolicy(*(getattr(self, name) for name in GroupPolicy._fields))
 
     def with_policy(self, policy: GroupPolicy, file_policy: GroupPolicy) -> Group:
         """Return the group with another policy than in the file, or with the same."""
@@ -149,6 +155,10 @@ class VM(NamedTuple):
     """Notice of its deletion, if it has no group."""
     eviction_policy: str = ""
     """What happens when it is evicted; empty: the policy of its group."""
+    approve_when_down: bool = True
+    """Whether its events are approved automatically while it is deallocated, if it has no group."""
+    generation: int = 0
+    """Generation of its own group, if it has no other. See `Fleet.generation`."""
 
 
 def eviction_policy(vm: VM, group: Group) -> str:
@@ -161,12 +171,26 @@ def eviction_policy(vm: VM, group: Group) -> str:
 _Named = TypeVar("_Named", VM, Group, Host)
 
 
+class ScopeSizes(NamedTuple):
+    """How many VMs the scopes of a group have."""
+
+    all: Counter[str]
+    running: Counter[str]
+
+    def add(self, vms: Iterable[VM], scope_of: Callable[[VM], str], step: int) -> None:
+        for vm in vms:
+            scope = scope_of(vm)
+            self.all[scope] += step
+            if not vm.deallocated:
+                self.running[scope] += step
+
+
 class Fleet:
     """All VMs, groups and hosts, with indexes. Immutable once published: a change creates a new fleet."""
 
     __slots__ = (
         *("_by_address", "_by_listen", "_by_load", "_domains", "_members", "_on_host", "_scope_sizes"),
-        *("groups", "hosts", "vms"),
+        *("groups", "host_choices", "hosts", "vms"),
     )
 
     def __init__(
@@ -174,15 +198,18 @@ class Fleet:
         vms: Iterable[VM] = (),
         groups: Iterable[Group] = (),
         hosts: Iterable[Host] = (),
+        host_choices: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.vms: dict[str, VM] = {vm.name: vm for vm in vms}
         self.groups: dict[str, Group] = {group.name: group for group in groups}
         self.hosts: dict[str, Host] = {host.name: host for host in hosts}
+        self.host_choices = host_choices or {}
+        """VMs for which the fleet file names several hosts, each with these hosts. It had them in turn."""
         self._by_address = {vm.address: vm for vm in self.vms.values() if vm.address}
         self._by_listen = {vm.listen: vm for vm in self.vms.values() if vm.listen}
         self._domains: dict[str, dict[str, frozenset[int]]] = {}
         self._by_load: list[tuple[int, str]] | None = None
-        self._scope_sizes: dict[str, Counter[str]] = {}
+        self._scope_sizes: dict[str, ScopeSizes] = {}
         self._members: dict[str, list[str]] = {}
         self._on_host: dict[str, list[str]] = {}
         for vm in self.vms.values():
@@ -208,7 +235,13 @@ class Fleet:
         if found is not None:
             return found
         vm = self.vm(name)
-        return Group(name, GroupKind.STANDALONE, auto_approve=vm.auto_approve, terminate_notice=vm.terminate_notice)
+        return Group(
+            name,
+            GroupKind.STANDALONE,
+            auto_approve=vm.auto_approve,
+            terminate_notice=vm.terminate_notice,
+            approve_when_down=vm.approve_when_down,
+        )
 
     def known_group(self, name: str) -> Group:
         """Return the group of a name from user input. The error for an unknown name suggests the most similar one."""
@@ -217,14 +250,32 @@ class Fleet:
             if vm is None:
                 raise UnknownResource(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
             if vm.group != name:
-                raise UnknownResource(what="group", name=name, hint=f" It is a VM. Its group is {vm.group!r}.")
+                raise UnknownResource(what="group", name=name, hint=f" It is a VM. Its group is {shown(vm.group)}.")
         return self.group(name)
 
     def members(self, group: str) -> tuple[str, ...]:
-        """Names of the VMs in a group."""
+        """Names of the VMs in a group. A VM that is in a group is not a group itself."""
         if group in self.groups:
             return tuple(self._members.get(group, ()))
-        return (group,) if group in self.vms else ()
+        return (group,) if self.standalone(group) is not None else ()
+
+    def standalone(self, group: str) -> VM | None:
+        """Return the VM whose own group this is, also if a policy was set for it at run time."""
+        vm = self.vms.get(group)
+        if vm is None or vm.group != group:
+            return None
+        declared = self.groups.get(group)
+        return vm if declared is None or declared.kind == GroupKind.STANDALONE else None
+
+    def generation(self, group: str) -> int | None:
+        """Return the newest sequence of history when the group was created; None: there is no such group.
+
+        It tells a group from earlier ones of the same name. Rows up to this one are not about this group.
+        """
+        if (vm := self.standalone(group)) is not None:
+            return vm.generation
+        declared = self.groups.get(group)
+        return declared.generation if declared is not None else None
 
     def scope_of(self, vm: VM) -> str:
         """Return the scope of a VM: the VMs of a scope share one document, and no other VM sees it.
@@ -245,19 +296,24 @@ class Fleet:
         """Names of the VMs in a scope."""
         return [name for name in self.members(self._group_name(scope)) if self.scope_of(self.vms[name]) == scope]
 
+    def is_down(self, scope: str) -> bool:
+        """Return whether all VMs of a scope are deallocated."""
+        return not self._sizes_in(self._group_name(scope)).running[scope]
+
     def scope_size(self, scope: str) -> int:
         """Number of VMs in a scope."""
-        return self._sizes_in(self._group_name(scope))[scope]
+        return self._sizes_in(self._group_name(scope)).all[scope]
 
     def scopes(self, group: str) -> dict[str, int]:
         """The scopes of a group, each with its number of VMs."""
-        return {scope: size for scope, size in self._sizes_in(group).items() if size}
+        return {scope: size for scope, size in self._sizes_in(group).all.items() if size}
 
-    def _sizes_in(self, group: str) -> Counter[str]:
+    def _sizes_in(self, group: str) -> ScopeSizes:
         """Numbers of VMs by scope. Of a declared group, counted on first use: a set can have thousands of VMs."""
         found = self._scope_sizes.get(group)
         if found is None:
-            found = Counter(self.scope_of(self.vms[name]) for name in self.members(group))
+            found = ScopeSizes(Counter(), Counter())
+            found.add((self.vms[name] for name in self.members(group)), self.scope_of, 1)
             if group in self.groups:
                 self._scope_sizes[group] = found
         return found
@@ -279,6 +335,11 @@ class Fleet:
         if self._tenant(name) is None:
             raise UnknownHost(name=name, hint=nearest(name, self.host_names()))
         return Host(name)
+
+    def host_state(self, name: str) -> HostState:
+        """Return the state of a host. An implicit one is in service."""
+        found = self.hosts.get(name)
+        return HostState.IN_SERVICE if found is None else found.state
 
     def has_host(self, name: str) -> bool:
         return name in self.hosts or self._tenant(name) is not None
@@ -363,8 +424,8 @@ class Fleet:
             for vm in vms:
                 if vm.group in sizes:
                     if sizes[vm.group] is self._scope_sizes[vm.group]:  # another fleet may use it
-                        sizes[vm.group] = sizes[vm.group].copy()
-                    sizes[vm.group][self.scope_of(vm)] += step
+                        sizes[vm.group] = ScopeSizes(*(counter.copy() for counter in sizes[vm.group]))
+                    sizes[vm.group].add([vm], self.scope_of, step)
         self._scope_sizes = sizes
 
     def _rebuild_index(
@@ -468,19 +529,22 @@ def _membership(fleet: Fleet, vm: VM) -> tuple[str, str]:
     return vm.group, fleet.scope_of(vm)
 
 
-def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str]) -> tuple[Fleet, FleetChange]:
-    """Return the fleet after a file is applied, and the difference."""
-    after = keep_runtime_state(before, declared, destinations)
+def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str], sequence: int) -> tuple[Fleet, FleetChange]:
+    """Return the fleet after a file is applied, and the difference. `sequence`: the newest row of history."""
+    after = keep_runtime_state(before, declared, destinations, sequence)
     return after, difference(before, after)
 
 
-def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = frozenset()) -> Fleet:
+def keep_runtime_state(
+    before: Fleet, declared: Fleet, destinations: Set[str] = frozenset(), sequence: int = 0
+) -> Fleet:
     """Return the declared fleet with the runtime state of its VMs, hosts and groups.
 
     A moved VM stays on its host, unless the file names another host than before or its domains conflict there.
     A spare host stays while VMs are on it or on their way to it. Deallocated VMs stay deallocated, and hosts that are
     out of service stay so. VMs of scale sets keep their placement group, and new ones get one. A policy that was set at
-    run time stays if the file has the same policy for this group as before.
+    run time stays if the file has the same policy for this group as before. A group keeps its generation while each
+    file has it, and a VM without a group keeps it while it has none.
     """
     moved = _still_moved(before, declared)
     placement_groups = _placement_groups(before, declared)
@@ -492,6 +556,10 @@ def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = 
             after = after._replace(deallocated=True)
         if known is not None and name in moved:
             after = after._replace(host=known.host, configured_host=known.configured_host)
+        if vm.group == name and declared.standalone(name) is not None:
+            generation = known.generation if known is not None and before.standalone(name) is not None else sequence
+            if generation:
+                after = after._replace(generation=generation)
         if after is not vm:
             kept.append(after)
     in_place = {vm.host for vm in kept} | destinations
@@ -503,21 +571,27 @@ def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = 
         elif name in in_place or (host.state is not HostState.IN_SERVICE and _is_own_host(declared, name)):
             hosts.append(host)
     groups = _runtime_policies(before, declared)
+    for name, group in declared.groups.items():
+        if declared.standalone(name) is None:
+            is_kept = name in before.groups and before.standalone(name) is None
+            generation = before.groups[name].generation if is_kept else sequence
+            if generation:
+                groups[name] = groups.get(name, group)._replace(generation=generation)
     if not kept and not hosts and not groups:
         return declared
-    return declared.changed_by(FleetChange(changed=tuple(kept), hosts=tuple(hosts), groups=tuple(groups)))
+    return declared.changed_by(FleetChange(changed=tuple(kept), hosts=tuple(hosts), groups=tuple(groups.values())))
 
 
-def _runtime_policies(before: Fleet, declared: Fleet) -> list[Group]:
+def _runtime_policies(before: Fleet, declared: Fleet) -> dict[str, Group]:
     """Return the groups that keep the policy that was set at run time."""
-    kept = []
+    kept = {}
     for name, known in before.groups.items():
         own_group = name in declared.vms and declared.vms[name].group == name
         if known.file_policy is None or not (own_group or name in declared.groups):
             continue
         group = declared.group(name)
         if group.kind == known.kind and group.policy == known.file_policy:
-            kept.append(group.with_policy(known.policy, known.file_policy))
+            kept[name] = group.with_policy(known.policy, known.file_policy)
             if known.terminate_notice is not None:
                 check_no_spot(declared, group)
     return kept
@@ -573,12 +647,16 @@ def _is_own_host(fleet: Fleet, name: str) -> bool:
 
 
 def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
-    """VMs that stay where they were moved: their host in the file is unchanged, and their domains still fit."""
+    """VMs that stay where they were moved: their host in the file is unchanged, and their domains still fit.
+
+    A fabric can have put VMs of several domains on one host. This is no reason to list them elsewhere.
+    """
     moved = {
         name: None  # ordered, so that the result is deterministic
         for name, vm in declared.vms.items()
         if (known := before.vms.get(name)) is not None and known.configured_host and known.configured_host == vm.host
     }
+    mixed = _mixed_domains(before, {before.vms[name].host for name in moved})
     while moved:
         taken: dict[tuple[str, str], tuple[int, int]] = {}
         for name, vm in declared.vms.items():
@@ -587,11 +665,20 @@ def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
         in_the_way = set()
         for name in moved:
             vm = declared.vms[name]
-            domains = (vm.update_domain, vm.fault_domain)
-            if taken.setdefault((before.vms[name].host, vm.group), domains) != domains:
+            place, domains = (before.vms[name].host, vm.group), (vm.update_domain, vm.fault_domain)
+            if taken.setdefault(place, domains) != domains and place not in mixed:
                 in_the_way.add(name)
         if not in_the_way:
             break
         # They return to their configured host, which may create new conflicts.
         moved = {name: None for name in moved if name not in in_the_way}
     return set(moved)
+
+
+def _mixed_domains(fleet: Fleet, hosts: Set[str]) -> set[tuple[str, str]]:
+    """Return the hosts among these that hold several domains of a group, each with the group."""
+    found: dict[tuple[str, str], set[tuple[int, int]]] = {}
+    for host in hosts:
+        for vm in (fleet.vms[name] for name in fleet.on_host(host)):
+            found.setdefault((host, vm.group), set()).add((vm.update_domain, vm.fault_domain))
+    return {place for place, domains in found.items() if len(domains) > 1}

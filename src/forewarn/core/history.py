@@ -11,7 +11,7 @@ from forewarn.core.operations import OperationStatus
 from forewarn.core.rollouts import RolloutStatus
 from forewarn.core.state import HistoryEntry, HistorySnapshot
 from forewarn.core.waits import open_waits
-from forewarn.errors import UnknownEvent, UnknownResource, nearest
+from forewarn.errors import UnknownEvent, UnknownResource, nearest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,9 +57,9 @@ HISTORY_KINDS = {
     "policy-changed": "The policy of a group was changed.",
     "fleet-applied": "A fleet file was applied.",
     "token-created": "A token was created.",
-    "token-revoked": "A token was revoked.",
+    "token-revoked": "A token was revoked, or ended because its group was removed.",
     "session-started": "A user signed in to the portal.",
-    "session-ended": "A user signed out of the portal, or an admin ended the session.",
+    "session-ended": "A user signed out of the portal, or an admin ended the session. What it made ended with it.",
     "webhook-added": "A webhook was added.",
     "webhook-removed": "A webhook was removed.",
     "changes-lost": "The write-ahead log was damaged. Changes before this row are lost.",
@@ -99,8 +99,9 @@ def check_kind(kind: str) -> str:
     hyphenated = kind.replace(" ", "-")
     current = _RENAMED_KINDS.get(hyphenated, hyphenated)
     if current in HISTORY_KINDS:
-        return f"{kind!r} is now called {current!r}."
-    return f"{kind!r} is not a kind of history entry.{nearest(kind, HISTORY_KINDS)} Kinds: {', '.join(HISTORY_KINDS)}."
+        return f"{shown(kind)} is now called {shown(current)}."
+    hint = nearest(kind, HISTORY_KINDS)
+    return f"{shown(kind)} is not a kind of history entry.{hint} Kinds: {', '.join(HISTORY_KINDS)}."
 
 
 # --- Rows that commands write ---------------------------------------------------------------------

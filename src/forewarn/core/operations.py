@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core.durations import format_exact_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Source
+from forewarn.core.steps import COMMAND_COST
 from forewarn.errors import UnknownCause, nearest
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ class Operation(NamedTuple):
     settles_at: datetime | None = None
     ended_at: datetime | None = None
     moves: tuple[tuple[str, str], ...] = ()
-    """Destinations of moved VMs, chosen when the operation starts."""
+    """Destinations of VMs that are moved or started, chosen when the operation starts."""
     holds_until: datetime | None = None
     """The operation must not start before this time: the next window of groups that get no notice."""
     health: Health = Health.UNKNOWN
@@ -357,12 +358,23 @@ class Operation(NamedTuple):
         return verb or (EVENT_TYPES[self.type].verb if self.type else None)
 
     @property
+    def cost(self) -> int:
+        """The cost of a step (core/steps.py) that changes the operation and its events."""
+        return COMMAND_COST * max(len(self.vms), 1)
+
+    @property
     def needs_fabric(self) -> bool:
         """Whether the fabric still has to do the work or to report the health."""
         if self.status is not OperationStatus.STARTED:
             return False
         unchecked = bool(self.request.rollout) and self.health is Health.UNKNOWN
         return self.executed_at is None or unchecked
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the work is on a host itself, and affects all VMs that run there. A failure has happened already."""
+        cause = CAUSES[self.cause]
+        return cause.target is CauseTarget.HOST and cause.notice != _NO_TIME
 
     @property
     def moves_vms(self) -> bool:

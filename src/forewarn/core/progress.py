@@ -6,29 +6,32 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_time, round_up_to_second
+from forewarn.core.durations import format_duration, format_time, round_up_to_second, to_text
 from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, CauseTarget, Health, Operation, OperationStatus
 from forewarn.core.rollouts import skip_reason
-from forewarn.core.waits import TERMINATE, coupled_deletions, keeps_to_windows
+from forewarn.core.state import UP_AT
+from forewarn.core.steps import COMMAND_COST, at_once
+from forewarn.core.waits import TERMINATE, arrivals, coupled_deletions, first_names, keeps_to_windows
 from forewarn.core.windows import is_open, next_common
-from forewarn.errors import WrongOperationStatus
+from forewarn.errors import BadOption, WrongOperationStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft, ServiceState
+    from forewarn.core.steps import Steps
 
 WINDOW_RECHECK = timedelta(days=1)
 """How long to wait before checking windows again that do not overlap."""
 
 
-def advance(
+def advance_in_steps(
     draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, *, together: bool = False
-) -> Operation | None:
+) -> Steps[Operation | None]:
     """Start an operation if all its events may start, or end it if it has settled.
 
     `together`: the caller has already checked deletions that wait for each other.
@@ -36,24 +39,28 @@ def advance(
     operation = draft.operation(operation_id)
     if operation is None or not operation.status.live:
         return None
+    yield 1 + len(operation.events)
     if operation.status is OperationStatus.PENDING:
         events = history.events_of(draft, operation)
         if not _may_start(draft, now, operation, events, together=together):
             return operation
         if _windows_closed(draft, now, operation):
             return _postpone_to_window(draft, now, operation)
-        operation = _start(draft, now, limits, operation, events)
-        _start_waiting_deletions(draft, now, limits, events)
+        operation = yield from _start(draft, now, limits, operation, events)
+        yield from _start_waiting_deletions(draft, now, limits, events)
     if operation.status is OperationStatus.STARTED and _has_settled(operation, now):
         operation = history.end(draft, now, operation, OperationStatus.DONE, history.ENGINE)
-        for other in placement.after_end(draft, now, operation):
-            advance(draft, now, limits, other)
+        placement.after_end(draft, now, operation)
+        yield operation.cost
     return operation
 
 
+advance = at_once(advance_in_steps)
+
+
 def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[Event], *, together: bool) -> bool:
-    """Return whether all events may start, including coupled deletions."""
-    if operation.holds_until is not None and now < operation.holds_until:
+    """Return whether all events may start, including coupled deletions, and no VM is on its way to the host."""
+    if (operation.holds_until is not None and now < operation.holds_until) or arrivals(draft, operation):
         return False
     return all(may_start(event, now) and (together or not _coupled(draft, event, now)) for event in events)
 
@@ -63,13 +70,13 @@ def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
     return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 
-def _start_waiting_deletions(draft: Draft, now: datetime, limits: OperatorLimits, started: list[Event]) -> None:
+def _start_waiting_deletions(draft: Draft, now: datetime, limits: OperatorLimits, started: list[Event]) -> Steps[None]:
     """Start approved deletions that waited for a deletion without approval, which has started at its NotBefore."""
     for event in started:
         waiting = coupled_deletions(draft, event) if event.approved_at is None else []
         if all(other.approved_at is not None for other in waiting):
             for other in waiting:
-                advance(draft, now, limits, other.operation, together=True)
+                yield from advance_in_steps(draft, now, limits, other.operation, together=True)
 
 
 # --- Windows ----------------------------------------------------------------------------------------
@@ -78,9 +85,12 @@ def _start_waiting_deletions(draft: Draft, now: datetime, limits: OperatorLimits
 def _windowed(draft: Draft, operation: Operation) -> list[str]:
     """Return the scopes with windows that have not approved."""
     fleet = draft.fleet
-    approved = {event.scope for event in history.events_of(draft, operation) if event.approved_at is not None}
+    # A scope has several events if VMs of it have arrived later.
+    approved = {event.scope: True for event in history.events_of(draft, operation)}
+    for event in history.events_of(draft, operation):
+        approved[event.scope] &= event.approved_at is not None
     scopes = dict.fromkeys(fleet.scope_of(fleet.vm(name)) for name in operation.concerned(fleet))
-    return [scope for scope in scopes if scope not in approved and fleet.group_of(scope).windows]
+    return [scope for scope in scopes if not approved.get(scope) and fleet.group_of(scope).windows]
 
 
 def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
@@ -90,10 +100,14 @@ def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
     )
 
 
+def next_start_in_windows(draft: Draft, operation: Operation, earliest: datetime) -> datetime | None:
+    """Return the first time at which the windows of all groups that have not approved are open together."""
+    return next_common((draft.fleet.group_of(scope).windows for scope in _windowed(draft, operation)), earliest)
+
+
 def _postpone_to_window(draft: Draft, now: datetime, operation: Operation) -> Operation:
-    sets = [draft.fleet.group_of(scope).windows for scope in _windowed(draft, operation)]
     start = round_up_to_second(now)
-    until = next_common(sets, start)
+    until = next_start_in_windows(draft, operation, start)
     deadline = operation.request.postpone_deadline
     if until is None and deadline is not None and now >= deadline:
         reason = "the maintenance windows no longer overlap, and the postpone deadline has passed"
@@ -124,17 +138,36 @@ def postpone_operation(
     return operation
 
 
+def exclude_downtime(draft: Draft, now: datetime, limits: OperatorLimits, downtime: timedelta) -> None:
+    """Move NotBefore of all events without an approval later, because nobody could poll while the service was down.
+
+    The same commit says that the service is up, so that no downtime counts twice.
+    """
+    draft.changes.facts[UP_AT] = to_text(now)
+    moved = []
+    for event in draft.live_events():
+        if due(event) is not None:
+            until = round_up_to_second(event.not_before + downtime)
+            moved.append(step(event, Trigger.POSTPONE, now, until=until))
+            draft.put_event(moved[-1])
+    for event in moved:
+        reason = f"to {format_time(event.not_before)}: the service was down for {format_duration(downtime)}"
+        history.record_event(draft, now, "postponed", history.ENGINE, event, reason)
+
+
 # --- Start and end ------------------------------------------------------------------------------------
 
 
-def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, events: list[Event]) -> Operation:
+def _start(
+    draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, events: list[Event]
+) -> Steps[Operation]:
     bound = operation.host and operation.vms and CAUSES[operation.cause].target is not CauseTarget.HOST
     if bound and not operation.concerned(draft.fleet):
         return history.cancel(draft, now, operation, history.ENGINE, "it no longer applies to its VMs")
     if operation.request.rollout and (reason := skip_reason(draft.fleet, operation.host)):
         return history.cancel(draft, now, operation, history.ENGINE, reason)
     if operation.moves_vms or operation.verb is Verb.START:
-        operation = placement.choose_destinations(draft, now, limits, operation)
+        operation = yield from placement.choose_destinations(draft, now, limits, operation)
         if operation.verb is Verb.MIGRATE and not operation.moves:
             reason = "no host can take any of its VMs"
             if CAUSES[operation.cause].target is CauseTarget.TENANTS:  # it cannot stay on a degraded host
@@ -151,7 +184,9 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
         after = step(event, Trigger.START, now)
         draft.put_event(after)
         history.record_event(draft, now, "started", history.ENGINE, after, _start_reason(event, now))
+        yield COMMAND_COST
     draft.put_operation(operation)
+    yield COMMAND_COST
     return operation
 
 
@@ -168,22 +203,34 @@ def _has_settled(operation: Operation, now: datetime) -> bool:
 
 
 def record_executed(
-    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str = history.ENGINE
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    operation_id: str,
+    by: str = history.ENGINE,
+    placed: Mapping[str, str] | None = None,
 ) -> None:
-    """Record that the work is done. If an operator reports it, the operation ends without settling."""
+    """Record that the work is done. If an operator reports it, the operation ends without settling.
+
+    `placed`: VMs that are on another host now than the order said, each with its host.
+    """
     operation = draft.operation(operation_id)
     if operation is None or operation.status is not OperationStatus.STARTED or operation.executed_at is not None:
         return
     by_hand = by != history.ENGINE
+    reported = (placed or {}).items()
+    known = {vm: host for vm, host in reported if not placement.placed_problem(draft, operation, vm, host)}
     operation = operation._replace(
+        moves=tuple((dict(operation.moves) | known).items()),
         executed_at=now,
         settles_at=now if by_hand else operation.settles_at,
         health=Health.GOOD if by_hand else operation.health,
     )
     draft.put_operation(operation)
-    history.record_operation(draft, now, "executed", by, operation, _describe_work(operation))
-    for other in placement.after_work(draft, now, operation):
-        advance(draft, now, limits, other)
+    ignored = [f"{vm} to {host}" for vm, host in reported if vm not in known]
+    text = f"; ignored, because they are not in the fleet: {first_names(ignored)}" if ignored else ""
+    history.record_operation(draft, now, "executed", by, operation, _describe_work(operation) + text)
+    placement.after_work(draft, now, operation)
     advance(draft, now, limits, operation_id)
 
 
@@ -192,10 +239,23 @@ def _describe_work(operation: Operation) -> str:
     return f"{operation.cause}: {moved}" if moved else operation.cause
 
 
-def mark_done(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str) -> Operation:
-    """Mark a started operation as done and healthy, on behalf of an operator."""
+def mark_done(
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    operation_id: str,
+    by: str,
+    placed: Mapping[str, str] | None = None,
+) -> Operation:
+    """Mark a started operation as done and healthy, on behalf of an operator, who may say where its VMs are now."""
     operation = _find_started(draft, operation_id)
-    record_executed(draft, now, limits, operation_id, by)
+    for vm, host in (placed or {}).items():
+        problem = placement.placed_problem(draft, operation, vm, host)
+        if not problem and operation.executed_at is not None:
+            problem = "its work is already recorded as done, with the hosts of that time"
+        if problem:
+            raise BadOption(name="host", value=f"{vm}={host}", problem=f"{problem}.")
+    record_executed(draft, now, limits, operation_id, by, placed)
     if operation.executed_at is not None:  # it was settling, or its health was being checked
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
         history.record_operation(draft, now, "marked-done", by, operation)
@@ -237,13 +297,6 @@ def record_health(
 
 def _describe_unhealthy(unhealthy: Sequence[str]) -> str:
     return f"not healthy in time: {first_names(unhealthy)}" if unhealthy else ""
-
-
-def first_names(names: Sequence[str]) -> str:
-    """List the first names, and count the others."""
-    shown = 5
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"{', '.join(names[:shown])}{more}"
 
 
 def _find_started(draft: Draft, operation_id: str) -> Operation:

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_duration, format_exact_duration, format_time, round_up_to_second
+from forewarn.core.durations import format_duration, format_exact_duration, format_time, round_up_to_second, to_text
 from forewarn.core.enabling import reason_not_notified
 from forewarn.core.event_types import EVENT_TYPES, Verb
-from forewarn.core.events import Event, EventStatus, Source, Trigger, step
+from forewarn.core.events import Event, EventStatus, Source, Trigger, due, first_status, step
 from forewarn.core.fleet import DELETE, SPOT, eviction_policy
 from forewarn.core.operations import (
     CAUSES,
@@ -24,8 +24,10 @@ from forewarn.core.operations import (
     format_interruption,
 )
 from forewarn.core.placement import has_destination
-from forewarn.core.progress import advance, first_names
-from forewarn.core.waits import TERMINATE, keeps_to_windows
+from forewarn.core.progress import advance_in_steps
+from forewarn.core.state import UP_AT
+from forewarn.core.steps import COMMAND_COST, at_once, finish
+from forewarn.core.waits import TERMINATE, first_names, keeps_to_windows
 from forewarn.core.windows import next_common
 from forewarn.errors import (
     BadOption,
@@ -43,12 +45,13 @@ from forewarn.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
     from forewarn.core.fleet import VM, Fleet, Group
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
 
 
 DEGRADED, FAILURE, EVICTION, REDEPLOY = "degraded-hardware", "hardware-failure", "eviction", "Redeploy"
@@ -143,7 +146,7 @@ def _check_notice(cause_request: CauseRequest, cause: Cause) -> None:
     minimum = minimum_notice(cause_request.type)
     if cause_request.notice < minimum and "notice" not in cause_request.overrides:
         bound = f"the minimum for {cause_request.type} is {format_duration(minimum)}"
-        problem = f"{bound}. Use a longer one, or --override-notice."
+        problem = f"{bound}. Use a longer one, or override the minimum (--override-notice)."
         raise BadOption(name="notice", value=value, problem=problem)
 
 
@@ -170,8 +173,7 @@ def _check_description(cause_request: CauseRequest, cause: Cause) -> None:
     if cause.source is Source.USER:
         problem = f"a user requests a {cause.name}, and Azure describes such operations itself. Omit it."
     if problem:
-        shown = text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
-        raise BadOption(name="description", value=shown, problem=problem)
+        raise BadOption(name="description", value=text, problem=problem)
 
 
 def description_problem(text: str) -> str:
@@ -190,13 +192,13 @@ def check_vms(draft: Draft, limits: OperatorLimits, cause_request: CauseRequest)
     """Reject a request that is not possible in the current state of its VMs."""
     cause = CAUSES[cause_request.cause]
     if cause.target is CauseTarget.HOST:  # host work does not depend on the state of VMs
-        _check_no_duplicate(cause, cause_request.host, draft.operations_at(cause_request.host))
+        _check_no_duplicate(cause_request, cause_request.host, draft.operations_at(cause_request.host))
         return
     for vm in (draft.fleet.vm(name) for name in cause_request.vms):
         _check_state(cause, vm)
         if cause_request.type in ("Preempt", "SpotRebalanceRecommendation") and vm.priority != SPOT:
             raise NotSpot(vm=vm.name, priority=vm.priority)
-        _check_no_duplicate(cause, vm.name, draft.operations_on(vm.name))
+        _check_no_duplicate(cause_request, vm.name, draft.operations_on(vm.name))
         if cause.source is Source.USER and cause_request.type:
             _check_pending_limit(draft, limits, vm)
         if Verb.MIGRATE in (cause.verb, cause_request.verb) and not has_destination(draft, limits, vm):
@@ -211,15 +213,21 @@ def _check_state(cause: Cause, vm: VM) -> None:
         raise VMDeallocated(vm=vm.name)
 
 
-def _check_no_duplicate(cause: Cause, name: str, operations: list[Operation]) -> None:
+def _check_no_duplicate(cause_request: CauseRequest, name: str, operations: list[Operation]) -> None:
     """Reject a second operation of a cause while the work of the first is not done."""
     for other in operations:
-        if _repeats(cause, other):
+        if _repeats(cause_request, other):
             raise OperationAlreadyPending(name=name, status=other.status, cause=other.cause, operation_id=other.id)
 
 
-def _repeats(cause: Cause, other: Operation) -> bool:
-    """Return whether an operation of the cause would repeat this one. All deletions do the same, all new images too."""
+def _repeats(cause_request: CauseRequest, other: Operation) -> bool:
+    """Return whether the request would repeat this operation. All deletions do the same, all new images too.
+
+    A VM can still be in an operation of the host that it has left.
+    """
+    cause = CAUSES[cause_request.cause]
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS) and other.host != cause_request.host:
+        return False
     alike = any(cause.name in causes and other.cause in causes for causes in (DELETIONS, IMAGE_CHANGES))
     if other.cause != cause.name and not alike:
         return False
@@ -228,11 +236,7 @@ def _repeats(cause: Cause, other: Operation) -> bool:
 
 def _check_pending_limit(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
     maximum = limits.max_pending_user_operations
-    if not maximum:
-        return
-    events = (event for scope in draft.fleet.scopes(vm.group) for event in draft.events_of(scope))
-    pending = sum(event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in events)
-    if pending >= maximum:
+    if maximum and draft.pending_by_users(vm.group) >= maximum:
         raise TooManyPendingOperations(group=vm.group, maximum=maximum)
 
 
@@ -243,14 +247,14 @@ MAX_VMS = 1000
 """For more VMs, use a rollout."""
 
 
-def request(
+def request_in_steps(
     draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, by: str
-) -> list[Operation]:
+) -> Steps[list[Operation]]:
     """Create the operations of a request, schedule events for enabled groups, and start what need not wait."""
     cause = cause_named(cause_request.cause)
     type_given = bool(cause_request.type)
     cause_request = fill_in(cause_request, cause, now)
-    parts = _parts(draft, cause, cause_request)
+    parts = _parts(draft, now, limits, cause, cause_request)
     if cause_request.require_notice:
         vms = dict.fromkeys(name for part in parts for name in part.vms)
         check_notified(_not_notified(draft, now, limits, cause_request, _by_scope(draft.fleet, vms)), cause)
@@ -260,8 +264,12 @@ def request(
     for part in parts:
         decided = _decide_work(draft, limits, part, type_given=type_given)
         check_vms(draft, limits, decided)  # one by one, because each counts towards the limits of the next
-        operations.append(_begin(draft, now, limits, decided, by))
+        operations.append((yield from _begin(draft, now, limits, decided, by)))
+        yield operations[-1].cost
     return operations
+
+
+request = at_once(request_in_steps)
 
 
 def _decide_work(
@@ -291,29 +299,33 @@ def redeploy_instead(draft: Draft, now: datetime, limits: OperatorLimits, operat
     replacement = operation.request._replace(
         vms=operation.vms, type=REDEPLOY, duration=None, notice=notice, postpone_deadline=None, verb=""
     )
-    _begin(draft, now, limits, replacement, history.ENGINE)
+    finish(_begin(draft, now, limits, replacement, history.ENGINE))
 
 
-def _parts(draft: Draft, cause: Cause, cause_request: CauseRequest) -> list[CauseRequest]:
+def _parts(
+    draft: Draft, now: datetime, limits: OperatorLimits, cause: Cause, cause_request: CauseRequest
+) -> list[CauseRequest]:
     """Split the request into one for each operation."""
     fleet = draft.fleet
     if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
         running = tuple(name for name in fleet.on_host(cause_request.host) if not fleet.vms[name].deallocated)
+        if cause.target is CauseTarget.HOST and cause.notice is None:
+            running = tuple(name for name in fleet.on_host(cause_request.host) if _hears(draft, now, limits, name))
         if cause.target is CauseTarget.HOST:
             # Repairs and updates are work on the host itself. A failure only affects its VMs.
             return [cause_request._replace(vms=running)] if running or cause.name != FAILURE else []
-        return [cause_request._replace(vms=(name,)) for name in _without_duplicates(draft, cause, running)]
-    names = list(dict.fromkeys(fleet.vm(name).name for name in cause_request.vms))
-    if not names:
-        raise NoVMNamed
-    if len(names) > MAX_VMS:
+        return [cause_request._replace(vms=(name,)) for name in _without_duplicates(draft, cause_request, running)]
+    if len(cause_request.vms) > MAX_VMS:
         raise LimitExceeded(
-            count=len(names),
+            count=len(cause_request.vms),
             things="VMs",
             what="request",
             maximum=MAX_VMS,
             remedy="Name fewer, or use a rollout over their hosts.",
         )
+    names = list(dict.fromkeys(fleet.vm(name).name for name in cause_request.vms))
+    if not names:
+        raise NoVMNamed
     if cause.target is CauseTarget.VM:
         return [cause_request._replace(vms=(name,)) for name in names]
     by_host: dict[str, list[str]] = {}
@@ -322,15 +334,24 @@ def _parts(draft: Draft, cause: Cause, cause_request: CauseRequest) -> list[Caus
     return [cause_request._replace(host=host, vms=tuple(names)) for host, names in by_host.items()]
 
 
-def _without_duplicates(draft: Draft, cause: Cause, names: tuple[str, ...]) -> list[str]:
+def _hears(draft: Draft, now: datetime, limits: OperatorLimits, name: str) -> bool:
+    """Return whether work on its host names the VM: it runs, or its whole scope is down and has events enabled."""
+    vm = draft.fleet.vms[name]
+    scope = draft.fleet.scope_of(vm)
+    return not vm.deallocated or (draft.fleet.is_down(scope) and not reason_not_notified(draft, scope, now, limits))
+
+
+def _without_duplicates(draft: Draft, cause_request: CauseRequest, names: tuple[str, ...]) -> list[str]:
     """Return the VMs that do not have such an operation yet. If all have one, the error names the first."""
-    left = [name for name in names if not any(_repeats(cause, other) for other in draft.operations_on(name))]
+    left = [name for name in names if not any(_repeats(cause_request, other) for other in draft.operations_on(name))]
     if names and not left:
-        _check_no_duplicate(cause, names[0], draft.operations_on(names[0]))
+        _check_no_duplicate(cause_request, names[0], draft.operations_on(names[0]))
     return left
 
 
-def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, by: str) -> Operation:
+def _begin(
+    draft: Draft, now: datetime, limits: OperatorLimits, cause_request: CauseRequest, by: str
+) -> Steps[Operation]:
     operation = Operation(
         id=draft.new_id(), request=cause_request, vms=cause_request.vms, requested_by=by, requested_at=now
     )
@@ -338,11 +359,11 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: C
     not_notified = _not_notified(draft, now, limits, cause_request, of_scope)
     groups = list(dict.fromkeys(draft.fleet.vm(name).group for name in cause_request.vms))
     earliest = _earliest(draft.fleet, now, limits, operation, groups)
-    events = [
-        _event(draft, now, limits, operation, scope, tuple(names), earliest)
-        for scope, names in of_scope.items()
-        if scope not in not_notified and cause_request.type
-    ]
+    events = []
+    for scope, names in of_scope.items():
+        if scope not in not_notified and cause_request.type:
+            events.append(_event(draft, now, limits, operation, scope, tuple(names), earliest))
+            yield COMMAND_COST // 2
     operation = operation._replace(
         request=cause_request._replace(vms=(), postpone_deadline=_deadline(limits, cause_request, earliest)),
         events=tuple(event.id for event in events),
@@ -351,26 +372,133 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, cause_request: C
     )
     history.record_operation(draft, now, "requested", by, operation, _describe(limits, operation))
     for scope, reason in not_notified.items():
-        group = draft.fleet.group_of(scope).name
-        entry = history.operation_entry(now, "not-notified", history.ENGINE, operation)
-        draft.record(entry._replace(group=group, vms=tuple(of_scope[scope]), reason=reason))
+        record_not_notified(draft, now, operation, scope, of_scope[scope], reason)
+    yield from _schedule(draft, now, by, operation, events)
+    yield from advance_in_steps(draft, now, limits, operation.id)
+    return draft.changes.operations[operation.id]
+
+
+# --- VMs that arrive later ----------------------------------------------------------------------------
+
+
+def add_vms(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, names: Collection[str]) -> None:
+    """Add VMs to a pending operation, which waits for their notice. Their scopes get events of their own.
+
+    The other events stay as they are, because a scope may have approved one of them.
+    """
+    of_scope = _by_scope(draft.fleet, names)
+    not_notified = _not_notified(draft, now, limits, operation.request, of_scope)
+    if not_notified and operation.request.require_notice:
+        scope, reason = next(iter(not_notified.items()))
+        problem = f"it requires notice, but {of_scope[scope][0]} has arrived, and {reason}"
+        history.cancel(draft, now, operation, history.ENGINE, problem)
+        return
+    _end_events_of_deallocated(draft, now, operation, names)
+    groups = [draft.fleet.group_of(scope).name for scope in of_scope]
+    earliest = _earliest_for_newcomers(draft, now, limits, operation, groups)
+    holds_until = _holds_until(draft.fleet, operation, list(not_notified), earliest)
+    events = [
+        _event(draft, now, limits, operation, scope, tuple(found), earliest)
+        for scope, found in of_scope.items()
+        if scope not in not_notified and operation.type
+    ]
+    operation = operation._replace(
+        vms=tuple(dict.fromkeys((*operation.vms, *names))),
+        events=(*operation.events, *(event.id for event in events)),
+        not_notified=tuple({**dict(operation.not_notified), **not_notified}.items()),
+        holds_until=max((time for time in (operation.holds_until, holds_until) if time), default=None),
+    )
+    for scope, reason in not_notified.items():
+        record_not_notified(draft, now, operation, scope, of_scope[scope], reason)
+    finish(_schedule(draft, now, history.ENGINE, operation, events))
+    draft.to_advance[operation.id] = None
+
+
+def _end_events_of_deallocated(draft: Draft, now: datetime, operation: Operation, started: Collection[str]) -> None:
+    """End events of the time when these VMs were deallocated, and the service approved for them."""
+    if not any(name in operation.vms for name in started):
+        return
+    others = set(operation.vms).difference(started)
+    for event in history.events_of(draft, operation):
+        found = [name for name in event.resources if name in started]
+        if found and others.isdisjoint(event.resources):
+            history.end_events(draft, now, [event], history.ENGINE, f"{first_names(found)} was started")
+
+
+def _earliest_for_newcomers(
+    draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, groups: list[str]
+) -> datetime:
+    """Return the NotBefore for VMs that arrive: after the minimum notice, and with the other events if possible."""
+    notice, short = minimum_notice(operation.type), operation.request.notice
+    if short is not None:
+        notice = min(notice, short)  # the operator has overridden the minimum
+    earliest = round_up_to_second(now + limits.at(operation.request.speed).quicken(notice))
+    unapproved = [event for event in history.events_of(draft, operation) if event.approved_at is None]
+    earliest = max([earliest, *(event.not_before for event in unapproved)])
+    if not keeps_to_windows(operation):
+        return earliest
+    groups = list(dict.fromkeys([*(event.group for event in unapproved), *groups]))
+    # Windows that do not overlap postpone the start, and cancel it in the end.
+    return next_common([draft.fleet.group(group).windows for group in groups], earliest) or earliest
+
+
+def request_for_newcomer(draft: Draft, now: datetime, limits: OperatorLimits, cause_name: str, vm: VM) -> None:
+    """Request the operation of a failed or degraded host for a VM that has arrived there."""
+    cause_request = CauseRequest(cause_name, host=vm.host)
+    if any(_repeats(cause_request, other) for other in draft.operations_on(vm.name)):
+        return
+    cause_request = fill_in(cause_request, CAUSES[cause_name], now)._replace(vms=(vm.name,))
+    finish(_begin(draft, now, limits, _decide_work(draft, limits, cause_request, type_given=False), history.ENGINE))
+
+
+def _schedule(draft: Draft, now: datetime, by: str, operation: Operation, events: list[Event]) -> Steps[None]:
     # First, because the row of each event contains what the whole operation waits for.
     draft.put_operation(operation)
     for event in events:
         draft.put_event(event)
     for event in events:
         _notify(draft, now, by, operation, event)
-    advance(draft, now, limits, operation.id)
-    return draft.changes.operations[operation.id]
+        yield COMMAND_COST
 
 
 def _notify(draft: Draft, now: datetime, by: str, operation: Operation, event: Event) -> None:
-    history.record_event(draft, now, "scheduled", by, event, f"NotBefore {format_time(event.not_before)}")
+    draft.changes.facts[UP_AT] = to_text(now)
+    never_starts = event.status is EventStatus.ADVISORY
+    reason = "an advisory, which never starts" if never_starts else f"NotBefore {format_time(event.not_before)}"
+    history.record_event(draft, now, "scheduled", by, event, reason)
     value = CAUSES[operation.cause].auto_approve
     if value and value in draft.fleet.group(event.group).auto_approve:
-        event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
-        draft.put_event(event)
-        history.record_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
+        _approve(draft, now, event, "automatic approval")
+    elif all(draft.fleet.vms[name].deallocated for name in event.resources):
+        approve_if_down(draft, now, event)
+
+
+def approve_if_down(draft: Draft, now: datetime, event: Event) -> None:
+    """Approve an event if all VMs of its scope are deallocated, and the policy of the group allows it.
+
+    A VM that is being started will be running when the work affects it.
+    """
+    allowed = draft.fleet.group(event.group).approve_when_down
+    if not allowed or due(event) is None or not draft.fleet.is_down(event.scope):
+        return
+    operations = (one for name in event.resources for one in draft.operations_on(name))
+    if not any(one.verb is Verb.START and one.executed_at is None for one in operations):
+        _approve(draft, now, event, f"all VMs of {event.scope} are deallocated")
+
+
+def _approve(draft: Draft, now: datetime, event: Event, reason: str) -> None:
+    event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
+    draft.put_event(event)
+    history.record_event(draft, now, "approved", history.ENGINE, event, reason)
+
+
+def record_not_notified(
+    draft: Draft, now: datetime, operation: Operation, scope: str, vms: Iterable[str], reason: str
+) -> None:
+    """Add a row to history: an operation affects these VMs of a scope without a notice."""
+    group = draft.fleet.group_of(scope).name
+    entry = history.operation_entry(now, "not-notified", history.ENGINE, operation)
+    draft.record(entry._replace(group=group, vms=tuple(vms), reason=reason))
 
 
 def _by_scope(fleet: Fleet, vms: Iterable[str]) -> dict[str, list[str]]:
@@ -459,13 +587,14 @@ def _event(
         group=group.name,
         scope=scope,
         type=operation.type,
-        status=EventStatus.SCHEDULED,
+        status=first_status(operation.type),
         resources=names,
         not_before=earliest,
         description=limits.description_of(cause.name) if given is None else given,
         source=cause.source,
         duration=cause_request.known_duration,
         created_at=now,
+        generation=draft.fleet.generation(group.name) or 0,
     )
 
 

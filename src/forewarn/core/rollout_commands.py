@@ -10,10 +10,13 @@ from forewarn.core import history
 from forewarn.core.durations import format_duration, round_up_to_second
 from forewarn.core.enabling import reason_not_notified
 from forewarn.core.operations import CAUSES, CauseRequest, Health, Operation, OperationStatus
-from forewarn.core.requests import check_notified, fill_in, minimum_notice, request
-from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching, skip_reason
+from forewarn.core.requests import check_notified, fill_in, minimum_notice, request_in_steps
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, skip_reason
+from forewarn.core.shell_patterns import check_patterns, glob_matcher, is_pattern
 from forewarn.core.state import HistoryEntry
-from forewarn.core.windows import next_common
+from forewarn.core.steps import at_once
+from forewarn.core.waits import arrivals_at
+from forewarn.core.windows import Calendar, first_common
 from forewarn.errors import (
     BadOption,
     ForewarnError,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
-    from forewarn.core.windows import Window
+    from forewarn.core.steps import Steps
 
 
 UPDATE = "host-update"
@@ -66,114 +69,145 @@ class RolloutPlan(NamedTuple):
 
 def plan(
     fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, events_enabled: Callable[[str], bool]
-) -> RolloutPlan:
-    """Plan the remaining waves for the current fleet. `events_enabled` returns whether a scope gets notices."""
+) -> Steps[RolloutPlan]:
+    """Plan the remaining waves for a fleet. `events_enabled` returns whether a scope gets notices."""
     settings = rollout.settings
     limits = limits.at(settings.speed)
     notice = limits.quicken(settings.notice if settings.notice is not None else minimum_notice(settings.type))
     settle, pause = limits.settle_time(UPDATE), limits.quicken(settings.pause)
     health_timeout = max(settle, limits.quicken(settings.health_timeout))
     events_enabled = cache(events_enabled)
-    unavailable = [(host, reason) for host in rollout.pending if (reason := skip_reason(fleet, host))]
-    skipped = [*rollout.skipped, *unavailable]
-    unavailable_names = {host for host, _ in unavailable}
-    queue = WaveQueue(fleet, (host for host in rollout.pending if host not in unavailable_names))
+    calendars = None if "windows" in settings.overrides else Calendars(fleet, now)
+    skipped, queue = list(rollout.skipped), WaveQueue(fleet)
+    for host in rollout.pending:
+        if reason := skip_reason(fleet, host):
+            skipped.append((host, reason))
+        else:
+            queue.add(host)
+        yield 1 + len(fleet.on_host(host) if not reason else ())
     waves: list[Wave] = []
     expected = latest = scheduled_at = latest_scheduled_at = now
-    while hosts := queue.next_wave(settings.max_unavailable):
-        parts = {
-            host: PlannedHost(fleet, host, events_enabled, keep_windows="windows" not in settings.overrides)
-            for host in hosts
-        }
-        for host in [host for host, part in parts.items() if not part.can_start(scheduled_at, notice)]:
-            windowed = ", ".join(group for group in parts.pop(host).groups if fleet.group(group).windows)
-            skipped.append((host, str(NoCommonWindow(groups=windowed, host=host))))
-        if not parts:
+    while hosts := (yield from queue.take_wave(settings.max_unavailable)):
+        domains: dict[tuple[str, int], None] = {}
+        starts, latest_starts, vms, updated = scheduled_at, latest_scheduled_at, 0, []
+        for host in hosts:
+            part = PlannedHost(fleet, host, events_enabled, calendars)
+            yield 1 + len(fleet.on_host(host))
+            start = yield from part.start(scheduled_at, notice)
+            if start is None:
+                skipped.append((host, str(NoCommonWindow(groups=", ".join(part.windowed), host=host))))
+                continue
+            starts = max(starts, start)
+            latest_start = yield from part.start(latest_scheduled_at, notice)
+            latest_starts = max(latest_starts, latest_start or round_up_to_second(latest_scheduled_at + notice))
+            updated.append(host)
+            vms += len(fleet.on_host(host))
+            domains.update(dict.fromkeys((group, min(found)) for group, found in fleet.domains_on(host).items()))
+        if not updated:
             continue
-        starts = max(part.start(scheduled_at, notice) for part in parts.values())
-        expected = starts + settle
-        latest = max(part.start(latest_scheduled_at, notice) for part in parts.values()) + health_timeout
-        out = sorted((group, min(found)) for host in parts for group, found in fleet.domains_on(host).items())
-        vms = sum(len(fleet.on_host(host)) for host in parts)
-        waves.append(Wave(tuple(parts), tuple(dict.fromkeys(out)), vms, scheduled_at, starts, expected))
+        expected, latest = starts + settle, latest_starts + health_timeout
+        waves.append(Wave(tuple(updated), tuple(sorted(domains)), vms, scheduled_at, starts, expected))
         scheduled_at, latest_scheduled_at = expected + pause, latest + pause
     return RolloutPlan(tuple(waves), tuple(skipped), expected, latest)
+
+
+class Calendars:
+    """The open times of groups, each computed once for all hosts and waves of a plan."""
+
+    def __init__(self, fleet: Fleet, now: datetime) -> None:
+        self._fleet = fleet
+        self._now = now
+        self._of_group: dict[str, Calendar] = {}
+
+    def of(self, group: str) -> Calendar | None:
+        """Return the open times of a group; None: it has no windows."""
+        if group not in self._of_group and (windows := self._fleet.group(group).windows):
+            self._of_group[group] = Calendar(windows, self._now)
+        return self._of_group.get(group)
 
 
 class PlannedHost:
     """A host of a planned wave: when its update starts if no VM approves."""
 
-    def __init__(self, fleet: Fleet, host: str, events_enabled: Callable[[str], bool], *, keep_windows: bool) -> None:
+    def __init__(
+        self, fleet: Fleet, host: str, events_enabled: Callable[[str], bool], calendars: Calendars | None
+    ) -> None:
+        """Without calendars, its update does not keep to the windows of its groups."""
         vms = [vm for name in fleet.on_host(host) if not (vm := fleet.vms[name]).deallocated]
-        self.groups = list(dict.fromkeys(vm.group for vm in vms))
         self._has_notice = any(map(events_enabled, map(fleet.scope_of, vms)))
-        windows = {found for group in self.groups if (found := fleet.group(group).windows)} if keep_windows else set()
-        self._windows: tuple[Sequence[Window], ...] = tuple(windows)
+        groups = dict.fromkeys(vm.group for vm in vms) if calendars is not None else ()
+        found = {group: calendar for group in groups if calendars and (calendar := calendars.of(group)) is not None}
+        self.windowed = list(found)
+        """Its groups that have windows."""
+        self._calendars = list(found.values())
 
-    def can_start(self, scheduled_at: datetime, notice: timedelta) -> bool:
-        """Return whether the windows of its groups overlap."""
-        return not self._windows or next_common(self._windows, round_up_to_second(scheduled_at + notice)) is not None
+    def start(self, scheduled_at: datetime, notice: timedelta) -> Steps[datetime | None]:
+        """Return the start: immediately without notices and windows, otherwise after the notice and in the windows.
 
-    def start(self, scheduled_at: datetime, notice: timedelta) -> datetime:
-        """Return the start: immediately without notices and windows, otherwise after the notice and in the windows."""
-        if not self._has_notice and not self._windows:
+        None if the windows of its groups do not overlap.
+        """
+        if not self._has_notice and not self._calendars:
             return scheduled_at
         earliest = round_up_to_second(scheduled_at + notice)
-        return (next_common(self._windows, earliest) or earliest) if self._windows else earliest
+        return (yield from first_common(self._calendars, earliest)) if self._calendars else earliest
 
 
 # --- Commands -------------------------------------------------------------------------------------
 
 
 MAX_HOSTS = 10_000
-MAX_PATTERNS = 100
+MAX_NAMED_HOSTS = 100
+"""Maximum number of names and patterns of hosts in a request."""
 MAX_UNAVAILABLE = 1000
 HEALTH_CHECK_GRACE = timedelta(minutes=5)
 """Additional time for the last health check."""
 
 
-def start(
-    draft: Draft, now: datetime, limits: OperatorLimits, patterns: Sequence[str], settings: RolloutSettings, by: str
-) -> Rollout:
-    """Start a rollout over the hosts that match the patterns."""
-    rollout = prepare(draft, now, patterns, settings, by)
-    check_notice(draft, now, limits, rollout)
+def start_in_steps(
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    patterns: Sequence[str],
+    settings: RolloutSettings,
+    by: str,
+    hosts: Sequence[str] | None = None,
+) -> Steps[Rollout]:
+    """Start a rollout over the hosts that match the patterns. `hosts`: what `match_hosts` has found for them."""
+    rollout = yield from prepare(draft, now, patterns, settings, by, hosts)
+    yield from check_notice(draft, now, limits, rollout)
     draft.put_rollout(rollout)
     what = f"{len(rollout.pending)} hosts, at most {settings.max_unavailable} at once, {rollout.settings.type}"
     _record_rollout(draft, now, "rollout-started", by, rollout, f"{', '.join(patterns)}: {what}")
-    step(draft, now, limits, rollout.id)
+    yield from step(draft, now, limits, rollout.id)
     return draft.changes.rollouts[rollout.id]
 
 
-def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: RolloutSettings, by: str) -> Rollout:
+start = at_once(start_in_steps)
+
+
+def prepare(
+    draft: Draft,
+    now: datetime,
+    patterns: Sequence[str],
+    settings: RolloutSettings,
+    by: str,
+    hosts: Sequence[str] | None = None,
+) -> Steps[Rollout]:
     """Return the new rollout. Raises an error if the request is invalid."""
     fleet = draft.fleet
     settings = _fill_in(settings, now)
-    if not patterns or not all(patterns):
-        raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
-    if len(patterns) > MAX_PATTERNS:
-        raise LimitExceeded(
-            count=len(patterns),
-            things="patterns",
-            what="rollout",
-            maximum=MAX_PATTERNS,
-            remedy="Use fewer, wider patterns.",
-        )
-    names = fleet.host_names()
-    for pattern in patterns:
-        if not matching(names, [pattern]):
-            raise NoMatchingHost(pattern=pattern, hint=nearest(pattern, names))
-    hosts = matching(names, patterns)
-    if len(hosts) > MAX_HOSTS:
-        raise LimitExceeded(
-            count=len(hosts), things="hosts", what="rollout", maximum=MAX_HOSTS, remedy="Use a narrower pattern."
-        )
+    if hosts is None:
+        hosts = yield from match_hosts(fleet, patterns)
     for other in draft.live_rollouts():
         if shared := sorted({*hosts} & {*other.hosts}):
             raise RolloutOverlaps(hosts=", ".join(shared[:5]), rollout_id=other.id)
-    skipped = [(host, reason) for host in hosts if (reason := skip_reason(fleet, host))]
-    unavailable = {host for host, _ in skipped}
-    pending = in_order(fleet, (host for host in hosts if host not in unavailable))
+    skipped, pending = [], []
+    for host in hosts:
+        if reason := skip_reason(fleet, host):
+            skipped.append((host, reason))
+        else:
+            pending.append(host)
+        yield 1
     if not pending:
         raise NoHostInService(patterns=", ".join(patterns))
     return Rollout(
@@ -182,23 +216,86 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
         settings=settings,
         requested_by=by,
         requested_at=now,
-        pending=tuple(pending),
+        pending=tuple(in_order(fleet, pending)),
         skipped=tuple(skipped),
     )
 
 
-def not_notified(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> dict[str, str]:
+def dry_run(
+    draft: Draft, now: datetime, limits: OperatorLimits, patterns: Sequence[str], settings: RolloutSettings, by: str
+) -> Steps[tuple[Rollout, RolloutPlan, dict[str, str]]]:
+    """Return the rollout that would start, its plan, and the scopes that would get no notice, each with the reason."""
+    hosts = yield from match_hosts(draft.fleet, patterns)
+    rollout = yield from prepare(draft, now, patterns, settings, by, hosts)
+    yield from check_notice(draft, now, limits, rollout)
+    return (yield from plan_with_notices(draft, now, limits, rollout))
+
+
+def plan_with_notices(
+    draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout
+) -> Steps[tuple[Rollout, RolloutPlan, dict[str, str]]]:
+    """Return a rollout, its plan, and the scopes that would get no notice now, each with the reason."""
+
+    def events_enabled(scope: str) -> bool:
+        return not reason_not_notified(draft, scope, now, limits)
+
+    found = yield from plan(draft.fleet, limits, rollout, now, events_enabled)
+    return rollout, found, (yield from not_notified(draft, now, limits, rollout))
+
+
+def match_hosts(fleet: Fleet, patterns: Sequence[str]) -> Steps[list[str]]:
+    """Return the hosts that match the patterns, and fill the fleet's cache of what is on them."""
+    if not patterns or not all(patterns):
+        raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
+    check_patterns(patterns)
+    if len(patterns) > MAX_NAMED_HOSTS:
+        raise LimitExceeded(
+            count=len(patterns),
+            things="hosts",
+            what="rollout",
+            maximum=MAX_NAMED_HOSTS,
+            remedy="Use fewer, wider patterns.",
+        )
+    names = fleet.host_names()
+    known = frozenset(names)
+    globs = {pattern: glob_matcher(pattern) for pattern in patterns if pattern not in known and is_pattern(pattern)}
+    exact, matched, hosts = known.intersection(patterns), set[str](), list[str]()
+    for name in names:
+        fitting = [pattern for pattern, matches in globs.items() if matches(name)]
+        matched.update(fitting)
+        if fitting or name in exact:
+            hosts.append(name)
+        yield 1
+    for pattern in patterns:
+        if pattern not in exact and pattern not in matched:
+            raise NoMatchingHost(pattern=pattern, hint=nearest(pattern, names))
+    if len(hosts) > MAX_HOSTS:
+        raise LimitExceeded(
+            count=len(hosts), things="hosts", what="rollout", maximum=MAX_HOSTS, remedy="Use a narrower pattern."
+        )
+    for host in hosts:
+        fleet.domains_on(host)
+        yield 1 + len(fleet.on_host(host))
+    return hosts
+
+
+def not_notified(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Steps[dict[str, str]]:
     """Return the scopes on the pending hosts that would get no notice now, each with the reason."""
     fleet = draft.fleet
-    names = (name for host in rollout.pending if fleet.has_host(host) for name in fleet.on_host(host))
-    scopes = dict.fromkeys(fleet.scope_of(vm) for name in names if not (vm := fleet.vms[name]).deallocated)
-    return {scope: reason for scope in scopes if (reason := reason_not_notified(draft, scope, now, limits))}
+    scopes: dict[str, str] = {}
+    for host in rollout.pending:
+        names = fleet.on_host(host) if fleet.has_host(host) else ()
+        for vm in map(fleet.vms.__getitem__, names):
+            if not vm.deallocated and (scope := fleet.scope_of(vm)) not in scopes:
+                scopes[scope] = reason_not_notified(draft, scope, now, limits)
+        yield 1 + len(names)
+    return {scope: reason for scope, reason in scopes.items() if reason}
 
 
-def check_notice(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> None:
+def check_notice(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Steps[None]:
     """Reject a rollout that requires notice if a scope would get none now. Later waves skip such hosts."""
     if rollout.settings.require_notice:
-        check_notified(not_notified(draft, now, limits, rollout), CAUSES[UPDATE])
+        check_notified((yield from not_notified(draft, now, limits, rollout)), CAUSES[UPDATE])
 
 
 def _fill_in(settings: RolloutSettings, now: datetime) -> RolloutSettings:
@@ -237,14 +334,14 @@ def _request(settings: RolloutSettings, host: str, rollout: str = "") -> CauseRe
 # --- Steps ----------------------------------------------------------------------------------------------
 
 
-def step_all(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
+def step_all(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[None]:
     """Step the rollouts whose operations have changed, and those that wait for hosts if some may be free now."""
     for rollout_id in list(draft.rollouts_to_step):
-        step(draft, now, limits, rollout_id)
+        yield from step(draft, now, limits, rollout_id)
     waiting = [rollout for rollout in draft.live_rollouts() if rollout.waits_for_hosts]
     if waiting and _may_free_hosts(draft):
         for rollout in sorted(waiting, key=lambda rollout: rollout.requested_at):
-            step(draft, now, limits, rollout.id)
+            yield from step(draft, now, limits, rollout.id)
 
 
 def _may_free_hosts(draft: Draft) -> bool:
@@ -257,37 +354,40 @@ def _may_free_hosts(draft: Draft) -> bool:
     return not all(change.in_place for change in draft.changes.fleet_changes)
 
 
-def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> None:
+def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> Steps[None]:
     """Check the current wave. Stop if a health check failed; schedule the next wave if this one is finished."""
     rollout = draft.rollout(rollout_id)
     if rollout is None:
         return
-    after, failure = _update_progress(draft, now, limits, rollout)
+    after, failure = yield from _update_progress(draft, now, limits, rollout)
     if after is not rollout:
         draft.put_rollout(after)
     rollout = after
     if failure:
-        _stop(draft, now, rollout, RolloutStatus.STOPPED, history.ENGINE, failure)
+        yield from _stop(draft, now, rollout, RolloutStatus.STOPPED, history.ENGINE, failure)
         return
     while rollout.status is RolloutStatus.RUNNING and not rollout.in_progress:
         if not rollout.pending:
-            _stop(draft, now, rollout, RolloutStatus.DONE, history.ENGINE, "")
+            yield from _stop(draft, now, rollout, RolloutStatus.DONE, history.ENGINE, "")
             return
         if rollout.next_wave_at is not None and now < rollout.next_wave_at:
             return
-        after = _schedule_wave(draft, now, limits, rollout)
+        after = yield from _schedule_wave(draft, now, limits, rollout)
         if after == rollout:  # it waits for its hosts
             return
         rollout = after
         draft.put_rollout(rollout)
 
 
-def _update_progress(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> tuple[Rollout, str]:
+def _update_progress(
+    draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout
+) -> Steps[tuple[Rollout, str]]:
     """Return the rollout without its finished hosts, and the first failure, if any."""
     if not rollout.in_progress:
         return rollout, ""
     in_progress, done, skipped, failure = [], list(rollout.done), list(rollout.skipped), ""
     for host, operation_id in rollout.in_progress:
+        yield 1
         operation = draft.operation(operation_id)
         problem = _problem(draft, now, limits, operation) if operation is not None else ""
         if problem:
@@ -345,28 +445,27 @@ def when_due(rollout: Rollout) -> datetime | None:
     return rollout.next_wave_at if rollout.status is RolloutStatus.RUNNING else None
 
 
-def _schedule_wave(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
+def _schedule_wave(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Steps[Rollout]:
     """Schedule the next wave. Hosts that cannot be updated are skipped; hosts with an obstacle stay pending."""
     fleet = draft.fleet
     skipped = list(rollout.skipped)
-    hosts = []
+    queue = WaveQueue(fleet)
     for host in rollout.pending:
         if reason := skip_reason(fleet, host):
             skipped.append((host, reason))
         else:
-            hosts.append(host)
-    queue = WaveQueue(fleet, hosts)
+            queue.add(host)
+        yield 1
     obstacles = Obstacles(draft, rollout.id)
-    wave = queue.next_wave(rollout.settings.max_unavailable, busy=lambda host: obstacles.of(host) is not None)
+    wave = yield from queue.take_wave(rollout.settings.max_unavailable, lambda host: obstacles.of(host) is not None)
     rollout = rollout._replace(pending=tuple(queue.pending), skipped=tuple(skipped), next_wave_at=None)
     if not wave:
         return rollout
     in_progress = []
     for host in wave:
         try:
-            (operation,) = request(
-                draft, now, limits, _request(rollout.settings, host, rollout.id), rollout.requested_by
-            )
+            wanted = _request(rollout.settings, host, rollout.id)
+            (operation,) = yield from request_in_steps(draft, now, limits, wanted, rollout.requested_by)
         except ForewarnError as error:  # the other hosts are updated anyway
             skipped.append((host, str(error)))
         else:
@@ -403,7 +502,7 @@ class Obstacles:
 
     def of(self, host: str) -> Obstacle | None:
         """Return an obstacle to the update of this host."""
-        for operation in (*self._draft.operations_at(host), *self._draft.operations_bound_for(host)):
+        for operation in (*self._draft.operations_at(host), *arrivals_at(self._draft, host)):
             return Obstacle(operation)
         for group, domains in self._draft.fleet.domains_on(host).items():
             for domain, operation in self._updated.get(group, {}).items():
@@ -412,7 +511,7 @@ class Obstacles:
         return None
 
 
-def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, by: str, reason: str) -> None:
+def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, by: str, reason: str) -> Steps[None]:
     """End a rollout, and cancel its pending operations."""
     rollout = rollout._replace(status=status, reason=reason, ended_at=now, next_wave_at=None)
     draft.put_rollout(rollout)  # first, so that the cancellations do not step the rollout
@@ -420,6 +519,7 @@ def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, 
         operation = draft.operation(operation_id)
         if operation is not None and operation.status is OperationStatus.PENDING:
             history.cancel(draft, now, operation, by, f"rollout {status}: {reason}" if reason else f"rollout {status}")
+            yield operation.cost
     _record_rollout(draft, now, history.ROLLOUT_END_KINDS[status], by, rollout, reason)
 
 
@@ -433,15 +533,16 @@ def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
     return rollout
 
 
-def pause(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
+def pause(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Steps[Rollout]:
     """Schedule no further wave until it is resumed. The current wave continues."""
+    yield 1
     return _change_status(draft, now, find_rollout(draft, rollout_id), RolloutStatus.RUNNING, RolloutStatus.PAUSED, by)
 
 
-def resume(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
+def resume(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Steps[Rollout]:
     """Schedule the next waves again."""
     _change_status(draft, now, find_rollout(draft, rollout_id), RolloutStatus.PAUSED, RolloutStatus.RUNNING, by)
-    step(draft, now, limits, rollout_id)
+    yield from step(draft, now, limits, rollout_id)
     return draft.changes.rollouts[rollout_id]
 
 
@@ -457,10 +558,13 @@ def _change_status(
     return rollout
 
 
-def cancel(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
+def cancel_in_steps(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Steps[Rollout]:
     """Cancel a rollout. Started operations continue."""
-    _stop(draft, now, find_rollout(draft, rollout_id), RolloutStatus.CANCELLED, by, "")
+    yield from _stop(draft, now, find_rollout(draft, rollout_id), RolloutStatus.CANCELLED, by, "")
     return draft.changes.rollouts[rollout_id]
+
+
+cancel = at_once(cancel_in_steps)
 
 
 def _record_rollout(draft: Draft, now: datetime, kind: str, by: str, rollout: Rollout, reason: str = "") -> None:

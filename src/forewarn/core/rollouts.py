@@ -8,18 +8,17 @@ approve.
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from enum import StrEnum
-from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.fleet import HostState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from forewarn.core.fleet import Fleet
+    from forewarn.core.steps import Steps
 
 
 class RolloutStatus(StrEnum):
@@ -91,14 +90,6 @@ class Rollout(NamedTuple):
         return self.status is RolloutStatus.RUNNING and idle and bool(self.pending)
 
 
-def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names that match a shell pattern: * ? [abc]."""
-    plain = {pattern for pattern in patterns if not any(sign in pattern for sign in "*?[")}
-    forms = "|".join(translate(pattern) for pattern in patterns if pattern not in plain)
-    fits = re.compile(forms).match if forms else lambda _: None
-    return [name for name in names if name in plain or fits(name)]
-
-
 def skip_reason(fleet: Fleet, host: str) -> str:
     """Return why a rollout skips this host, or an empty string."""
     if not fleet.has_host(host):
@@ -123,22 +114,31 @@ class WaveQueue:
     So a plan of thousands of hosts takes a fraction of a second.
     """
 
-    def __init__(self, fleet: Fleet, hosts: Iterable[str]) -> None:
-        self._hosts = list(hosts)
-        self._pending = (1 << len(self._hosts)) - 1
-        self._domains = [fleet.domains_on(host) for host in self._hosts]
+    def __init__(self, fleet: Fleet, hosts: Iterable[str] = ()) -> None:
+        self._fleet = fleet
+        self._hosts: list[str] = []
+        self._pending = 0
+        self._domains: list[dict[str, frozenset[int]]] = []
         self._with_group: dict[str, int] = {}
         self._with_domain: dict[tuple[str, frozenset[int]], int] = {}
-        for position, found in enumerate(self._domains):
-            for part in found.items():
-                self._with_group[part[0]] = self._with_group.get(part[0], 0) | 1 << position
-                self._with_domain[part] = self._with_domain.get(part, 0) | 1 << position
+        for host in hosts:
+            self.add(host)
+
+    def add(self, host: str) -> None:
+        """Add a host at the end."""
+        bit, found = 1 << len(self._hosts), self._fleet.domains_on(host)
+        self._hosts.append(host)
+        self._domains.append(found)
+        self._pending |= bit
+        for part in found.items():
+            self._with_group[part[0]] = self._with_group.get(part[0], 0) | bit
+            self._with_domain[part] = self._with_domain.get(part, 0) | bit
 
     @property
     def pending(self) -> list[str]:
         return [host for position, host in enumerate(self._hosts) if self._pending >> position & 1]
 
-    def next_wave(self, max_unavailable: int, busy: Callable[[str], bool] = lambda _: False) -> list[str]:
+    def take_wave(self, max_unavailable: int, busy: Callable[[str], bool] = lambda _: False) -> Steps[list[str]]:
         """Take the next wave: compatible hosts in their order. Busy hosts keep their place."""
         wave: list[str] = []
         can_join = self._pending
@@ -154,4 +154,5 @@ class WaveQueue:
                 # One update domain of a group at a time. A host with several domains of a group is a wave of its own.
                 same_domain = self._with_domain[part] if len(part[1]) == 1 else 0
                 can_join &= ~self._with_group[part[0]] | same_domain
+            yield 1 + len(self._domains[position])
         return wave

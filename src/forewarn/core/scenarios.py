@@ -11,8 +11,8 @@ from forewarn.core.durations import format_duration
 from forewarn.core.events import Source
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES
-from forewarn.core.progress import first_names
 from forewarn.core.requests import has_terminate_notice, minimum_notice
+from forewarn.core.waits import first_names
 from forewarn.errors import BadOption, ScenarioDoesNotFit
 
 if TYPE_CHECKING:

@@ -37,6 +37,10 @@ FORGOTTEN_ENABLING = "forgotten_enabling"
 """The fact with the highest enabling of all scopes that have left the fleet. One that returns counts from there."""
 
 
+UP_AT = "up_at"
+"""The fact with the last known time at which the service was up while an event waited for its NotBefore."""
+
+
 class EndedEvent(NamedTuple):
     """What remains in memory of an event for a day after its end, because clients repeat their approvals."""
 
@@ -178,6 +182,8 @@ class ServiceState:
         """Ended events of active operations, which are shown with them."""
         self.deliveries: dict[str, Delivery] = {}
         self.last_seen: dict[str, datetime] = {}
+        self.polls_known_from: datetime | None = None
+        """Of earlier polls it has the times of the store, which can be old; None: they are not."""
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
         self.responses: dict[str, StoredResponse] = {}
@@ -224,7 +230,7 @@ class ServiceState:
         return set(self._bound_for)
 
     def operations_bound_for(self, host: str) -> list[Operation]:
-        """Active operations that move VMs to this host."""
+        """Active operations that move VMs to this host, or start VMs on it."""
         return [self.operations[operation_id] for operation_id in self._bound_for.get(host, ())]
 
     def rollout_operations(self) -> list[Operation]:
@@ -313,6 +319,8 @@ class ServiceState:
                 _list(self._at_host, operation.host, operation.id, operation.status.live)
             if operation.request.rollout:
                 _list(self._of_rollout, operation.request.rollout, operation.id, operation.status.live)
+            for host in destinations(known) if known is not None else ():
+                _list(self._bound_for, host, operation.id, listed=False)  # its fabric may have chosen another host
             for host in destinations(operation):
                 _list(self._bound_for, host, operation.id, is_moving_vms(operation))
         for rollout in changes.rollouts.values():
@@ -354,7 +362,7 @@ class ServiceState:
 
 
 def destinations(operation: Operation) -> set[str]:
-    """Return the hosts that an operation moves VMs to."""
+    """Return the hosts that an operation moves VMs to, or starts VMs on."""
     return {host for _, host in operation.moves}
 
 
@@ -402,6 +410,9 @@ class WebhookDeliveries:
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
         """Return a copy of the undelivered rows of a webhook by sequence."""
         return dict(self._undelivered.get(webhook, ()))
+
+    def is_undelivered(self, webhook: str, sequence: int) -> bool:
+        return sequence in self._undelivered.get(webhook, ())
 
     def stats(self, webhook: str) -> DeliveryStats:
         count, failed = len(self._undelivered.get(webhook, ())), self._failed[webhook]
@@ -466,14 +477,26 @@ class Draft:
         self._at_host: dict[str, dict[str, None]] = {}
         self._bound_for: dict[str, dict[str, None]] = {}
         self._events_of: dict[str, dict[str, None]] = {}
+        self._pending_by_users: dict[str, int] = {}
         self.rollouts_to_step: dict[str, None] = {}
         """Rollouts with a changed operation, which must be stepped."""
         self.to_redeploy: dict[str, None] = {}
         """Cancelled live migrations, which a redeploy must replace (requests.redeploy_instead)."""
+        self.to_advance: dict[str, None] = {}
+        """Operations that may be able to start now. None does before all newcomers are named (arrivals.follow_up)."""
 
     @property
     def fleet(self) -> Fleet:
         return self.changes.fleet if self.changes.fleet is not None else self._base.fleet
+
+    @property
+    def fleet_before(self) -> Fleet:
+        """The fleet without the changes of this draft."""
+        return self._base.fleet
+
+    def operation_before(self, operation_id: str) -> Operation | None:
+        """The operation without the changes of this draft."""
+        return self._base.operation(operation_id)
 
     def operation(self, operation_id: str) -> Operation | None:
         return self.changes.operations.get(operation_id) or self._base.operation(operation_id)
@@ -517,9 +540,9 @@ class Draft:
         return self._base.destinations().union(*map(destinations, self.changes.operations.values()))
 
     def operations_bound_for(self, host: str) -> list[Operation]:
-        """Active operations that move VMs to this host."""
+        """Active operations that move VMs to this host, or start VMs on it."""
         found = self._changed(self._base.operations_bound_for(host), self._bound_for.get(host, ()))
-        return [operation for operation in found if is_moving_vms(operation)]
+        return [operation for operation in found if is_moving_vms(operation) and host in destinations(operation)]
 
     def rollout_operations(self) -> list[Operation]:
         """Active operations of rollouts, also of rollouts that have ended."""
@@ -560,6 +583,10 @@ class Draft:
     def last_seen_at(self, scope: str) -> datetime | None:
         return self.changes.last_seen.get(scope) or self._base.last_seen_at(scope)
 
+    @property
+    def polls_known_from(self) -> datetime | None:
+        return self._base.polls_known_from
+
     def live_events(self) -> list[Event]:
         found = {event.id: event for event in self._base.live_events()} | self.changes.events
         return [event for event in found.values() if event.status.live]
@@ -594,7 +621,18 @@ class Draft:
         found = self._base.undelivered(webhook) | changed
         return {sequence: row for sequence, row in found.items() if row is not None}
 
+    def pending_by_users(self, group: str) -> int:
+        """Number of scheduled events of a group that users requested. Counted once, and then with each change."""
+        if group not in self._pending_by_users:
+            events = (event for scope in self.fleet.scopes(group) for event in self.events_of(scope))
+            self._pending_by_users[group] = sum(map(_is_pending_by_user, events))
+        return self._pending_by_users[group]
+
     def put_operation(self, operation: Operation) -> None:
+        if self.host_selector is not None and not is_moving_vms(operation):
+            known = self.operation(operation.id)
+            if known is not None and known.moves and is_moving_vms(known):  # they have landed, or do not come
+                self.host_selector = None
         self.changes.operations[operation.id] = operation
         self._index_operation(operation)
 
@@ -614,6 +652,7 @@ class Draft:
             self._events_of.setdefault(event.scope, {})[event.id] = None
         self.changes = self.changes.absorb(later.changes)
         self.host_selector = None
+        self._pending_by_users.clear()
 
     def put_rollout(self, rollout: Rollout) -> None:
         self.changes.rollouts[rollout.id] = rollout
@@ -624,6 +663,9 @@ class Draft:
         already = self.changes.events.get(event.id)
         self.changes.events[event.id] = event
         self._events_of.setdefault(event.scope, {})[event.id] = None
+        if event.group in self._pending_by_users:
+            known = before if already is None else already
+            self._pending_by_users[event.group] += _is_pending_by_user(event) - _is_pending_by_user(known)
         if _shows_otherwise(before, event) and not (already is not None and _shows_otherwise(before, already)):
             self.count_change(event.scope)
 
@@ -663,6 +705,10 @@ class Draft:
 
     def record(self, entry: HistoryEntry) -> None:
         self.changes.history.append(entry)
+
+
+def _is_pending_by_user(event: Event | None) -> bool:
+    return event is not None and event.status is EventStatus.SCHEDULED and event.source is Source.USER
 
 
 def _shows_otherwise(before: Event | None, after: Event) -> bool:

@@ -7,13 +7,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_time
-from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import Event, EventStatus
 from forewarn.core.operations import CAUSES, Operation
 from forewarn.core.windows import closes_at, format_window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from forewarn.core.state import Draft, ServiceState
 
@@ -26,7 +25,8 @@ class Wait(NamedTuple):
     """A condition that an operation or a rollout waits for, or has waited for."""
 
     kind: str
-    """approval, window, deletion, fabric, gate or settling; of a rollout: resume, operation, pause, host or rollout."""
+    """approval, window, deletion, arrival, fabric, gate or settling; of a rollout: resume, operation, pause, host or
+    rollout."""
     done: bool
     group: str = ""
     """The group that the condition is about; empty: several groups, or none."""
@@ -43,15 +43,16 @@ class Wait(NamedTuple):
 
 def open_waits(draft: Draft, operation: Operation, event: Event) -> tuple[Wait, ...]:
     """Return what the start of an event still waits for: its own conditions first, then those of other groups."""
-    if event.status is not EventStatus.SCHEDULED or not EVENT_TYPES[event.type].starts:
+    if event.status is not EventStatus.SCHEDULED:
         return ()
-    if event.approved_at is not None and operation.events == (event.id,) and _starts_alone(operation):
+    if event.approved_at is not None and operation.events == (event.id,) and _starts_alone(draft, operation):
         return ()  # a shortcut: most approvals are of this kind, and many come at once
     return tuple(islice(_open_waits(draft, operation, event), MAX_OPEN_WAITS))
 
 
-def _starts_alone(operation: Operation) -> bool:
-    return operation.type != TERMINATE and operation.holds_until is None
+def _starts_alone(draft: Draft, operation: Operation) -> bool:
+    waits = operation.holds_until is not None or any(arrivals(draft, operation))
+    return operation.type != TERMINATE and not waits
 
 
 def _open_waits(draft: Draft, operation: Operation, event: Event) -> Iterator[Wait]:
@@ -61,6 +62,7 @@ def _open_waits(draft: Draft, operation: Operation, event: Event) -> Iterator[Wa
     else:  # other deletions matter only after its own approval, and finding them takes time
         yield from (wait for wait in _deletions(draft, event) if not wait.done)
     yield from waits_without_notice(operation)
+    yield from waits_for_arrivals(draft, operation)
     for event_id in operation.events:
         other = draft.event(event_id)
         if other is not None and other.approved_at is None and other.id != event.id:
@@ -68,7 +70,9 @@ def _open_waits(draft: Draft, operation: Operation, event: Event) -> Iterator[Wa
 
 
 def waits_of_event(draft: Draft, operation: Operation, event: Event) -> Iterator[Wait]:
-    """Yield all conditions of one event, met or not."""
+    """Yield all conditions of one event, met or not. An advisory has none."""
+    if event.status is EventStatus.ADVISORY:
+        return
     yield _approval(event)
     yield from _deletions(draft, event)
     yield from _window(draft, operation, event)
@@ -78,8 +82,7 @@ def _approval(event: Event) -> Wait:
     scope = event.scope if event.scope != event.group else ""
     if event.approved_at is not None:
         return Wait("approval", True, event.group, scope, by=event.approved_by or "", time=event.approved_at)
-    until = event.not_before if EVENT_TYPES[event.type].starts else None
-    return Wait("approval", False, event.group, scope, until=until)
+    return Wait("approval", False, event.group, scope, until=event.not_before)
 
 
 def _deletions(draft: Draft, event: Event) -> Iterator[Wait]:
@@ -106,6 +109,23 @@ def waits_without_notice(operation: Operation) -> Iterator[Wait]:
         yield Wait("window", done=False, until=operation.holds_until, text=text)
 
 
+def waits_for_arrivals(draft: Draft | ServiceState, operation: Operation) -> Iterator[Wait]:
+    """Yield the moves and starts that must end before the work on their destination."""
+    for other in arrivals(draft, operation):
+        vms = first_names([name for name, host in other.moves if host == operation.host])
+        yield Wait("arrival", done=False, text=f"{vms}, on the way to {operation.host} (operation {other.id})")
+
+
+def arrivals(draft: Draft | ServiceState, operation: Operation) -> list[Operation]:
+    """Return the started moves and starts that are bound for the host that an operation works on."""
+    return arrivals_at(draft, operation.host) if operation.is_on_host else []
+
+
+def arrivals_at(draft: Draft | ServiceState, host: str) -> list[Operation]:
+    """Return the started moves and starts that are bound for a host."""
+    return draft.operations_bound_for(host)
+
+
 def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
     """Return the other deletions of the scope that have not started."""
     if event.type != TERMINATE:
@@ -115,6 +135,13 @@ def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
         for other in draft.events_of(event.scope)
         if other.type == TERMINATE and other.status is EventStatus.SCHEDULED and other.id != event.id
     ]
+
+
+def first_names(names: Sequence[str]) -> str:
+    """List the first names, and count the others."""
+    shown = 5
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"{', '.join(names[:shown])}{more}"
 
 
 def keeps_to_windows(operation: Operation) -> bool:

@@ -141,15 +141,16 @@ def check_url(url: str, targets: AllowedNetworks) -> SplitResult:
 
 def _split(url: str) -> tuple[SplitResult, str]:
     if len(url) > MAX_URL_LENGTH:
-        raise BadWebhookURL(url=url[:80] + "…", problem=f"it is longer than {MAX_URL_LENGTH} characters")
+        raise BadWebhookURL(url=_public(url), problem=f"it is longer than {MAX_URL_LENGTH} characters")
     if not url.isascii() or any(sign <= " " or sign in '\\"<>^`{|}\x7f' for sign in url):
         problem = "it contains invalid characters. Percent-encode them, and write host names as xn--…"
-        raise BadWebhookURL(url=url, problem=problem)
+        raise BadWebhookURL(url=_public(url), problem=problem)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise BadWebhookURL(url=url, problem=f"{error}") from None
+    except ValueError:  # its text can have the password
+        problem = "its host or its port is not valid. A port is a number from 1 to 65535"
+        raise BadWebhookURL(url=_public(url), problem=problem) from None
     problem = ""
     if parts.scheme not in ("http", "https"):
         problem = "it must start with http:// or https://"
@@ -162,8 +163,13 @@ def _split(url: str) -> tuple[SplitResult, str]:
     elif "#" in url:
         problem = "it must not contain a fragment (#)"
     if problem:
-        raise BadWebhookURL(url=url, problem=problem)
+        raise BadWebhookURL(url=_public(url), problem=problem)
     return parts, host
+
+
+def _public(url: str) -> str:
+    """Return a URL for a message, without a password. The URL may be invalid in any way."""
+    return f"…@{url.rpartition('@')[2]}" if "@" in url else url
 
 
 # --- Webhooks -------------------------------------------------------------------------------------
@@ -193,9 +199,6 @@ class Webhook(NamedTuple):
     """Only rows of these kinds; none: all rows."""
     cursor: int = 0
     """Every row up to here is delivered, filtered out, or among the undelivered rows."""
-
-    def wants(self, entry: HistoryEntry) -> bool:
-        return (not self.groups or entry.group in self.groups) and (not self.kinds or entry.kind in self.kinds)
 
 
 class Undelivered(NamedTuple):
@@ -370,6 +373,7 @@ class Outbox:
         """Sequence of the last row that was read."""
         self.unconfirmed = 0
         """Number of results that are not on disk."""
+        self._groups, self._kinds = frozenset(webhook.groups), frozenset(webhook.kinds)
         self._retry_policy = retry_policy
         self._read: deque[HistoryEntry] = deque()
         """Rows that were read and match the filters."""
@@ -404,8 +408,11 @@ class Outbox:
         skipped = bool(entries) and entries[0].kind == "restored"
         dropped = 0 if skipped else max(first - 1 - self.newest, 0)
         self.newest = entries[-1].sequence if entries else max(newest, self.newest)
-        self._read.extend(filter(self.webhook.wants, entries))
+        self._read.extend(filter(self._wants, entries))
         return dropped
+
+    def _wants(self, entry: HistoryEntry) -> bool:
+        return (not self._groups or entry.group in self._groups) and (not self._kinds or entry.kind in self._kinds)
 
     def requeue(self, rows: Iterable[Undelivered]) -> None:
         """Send these undelivered rows now, unless they have no attempts left or are already being retried."""

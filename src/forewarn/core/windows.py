@@ -13,6 +13,7 @@ A group without windows is not restricted.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import cache, lru_cache
 from heapq import merge
@@ -21,10 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from forewarn.core.durations import format_duration, parse_duration
-from forewarn.errors import BadDuration, nearest
+from forewarn.core.steps import finish
+from forewarn.errors import BadDuration, DurationTooLong, nearest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from forewarn.core.steps import Steps
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _SHORT_DAYS = tuple(name[:3] for name in _DAYS)
@@ -38,6 +42,9 @@ _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
 _NOT_IANA = re.compile(r"(posix|right)/.*|localtime|posixrules")
 """Files in the time zone database that are not time zones. Their meaning depends on the machine."""
 
+_WEEK = timedelta(days=7)
+_FULL_CYCLE = timedelta(days=15)
+"""Openings last up to a week. So if windows are open for two weeks, they stay open while the weeks repeat."""
 _ALWAYS_OPEN_AFTER = timedelta(days=400)
 """Windows without a gap for this long never close: the period includes all clock changes."""
 
@@ -57,24 +64,31 @@ class Window(NamedTuple):
 # --- Parsing and formatting -----------------------------------------------------------------------
 
 
+MAX_WINDOWS = 200
+"""Maximum number of windows of a group."""
+MAX_WINDOW_TEXT = 100
+"""Maximum number of characters of a window."""
+
+
 def parse_window(text: str) -> Window:
     """Parse `sat,sun 02:00 4h Europe/Berlin`: days, start, duration and time zone (default UTC).
 
     Fleet files, the command line and the API use this format. Raises ValueError with the wrong part and a hint.
     """
+    if len(text) > MAX_WINDOW_TEXT:
+        raise ValueError(f"{shown(text)} is not a maintenance window: it has more than {MAX_WINDOW_TEXT} characters.")
     words = text.split()
     days, start, duration, zone, *rest = [*words, *[""] * (4 - len(words))]
     try:
         window = Window(_parse_days(days), _parse_start(start), _parse_duration(duration), zone or "UTC")
         if zone[:1].isdigit():
-            raise ValueError(f"{_quoted(zone)} is not a time zone. Write the duration as one word, like 1h30m.")
+            raise ValueError(f"{shown(zone)} is not a time zone. Write the duration as one word, like 1h30m.")
         _zone(window.zone)
         if rest:
-            raise ValueError(f"unexpected text after the time zone: {_quoted(rest[0])}.")
+            raise ValueError(f"unexpected text after the time zone: {shown(rest[0])}.")
     except ValueError as error:
         raise ValueError(
-            f"{_quoted(text)} is not a maintenance window: {error} "
-            "Write a window like 'sat,sun 02:00 4h Europe/Berlin'."
+            f"{shown(text)} is not a maintenance window: {error} Write a window like 'sat,sun 02:00 4h Europe/Berlin'."
         ) from None
     return window
 
@@ -93,7 +107,7 @@ def _parse_days(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for item in text.split(","):
         if not item:
-            raise ValueError(f"extra comma in {_quoted(text)}. Write days without spaces, like sat,sun.")
+            raise ValueError(f"extra comma in {shown(text)}. Write days without spaces, like sat,sun.")
         first, dash, last = item.partition("-")
         begin = _parse_day(first or item)
         end = _parse_day(last or item) if dash else begin
@@ -109,7 +123,7 @@ def _parse_day(word: str) -> int:
     if word.lower() == _DAILY:
         raise ValueError("daily means all days. Do not combine it with other days.")
     raise ValueError(
-        f"{_quoted(word)} is not a day.{nearest(word, [*_DAY_NUMBERS, _DAILY])} "
+        f"{shown(word)} is not a day.{nearest(word, [*_DAY_NUMBERS, _DAILY])} "
         "Write days like sat,sun or mon-fri or daily."
     )
 
@@ -134,7 +148,7 @@ def _parse_start(text: str) -> int:
         raise ValueError("the start is missing.")
     match = _START.fullmatch(text)
     if match is None:
-        raise ValueError(f"{_quoted(text)} is not a time of day. Write a start from 00:00 to 23:59, like 02:00.")
+        raise ValueError(f"{shown(text)} is not a time of day. Write a start from 00:00 to 23:59, like 02:00.")
     return int(match[1]) * 60 + int(match[2])
 
 
@@ -143,12 +157,14 @@ def _parse_duration(text: str) -> timedelta:
         raise ValueError("the duration is missing.")
     try:
         duration = parse_duration(text)
+    except DurationTooLong:
+        duration = timedelta.max
     except BadDuration:
-        raise ValueError(f"{_quoted(text)} is not a duration. Write it like 90m, 4h or 1h30m.") from None
+        raise ValueError(f"{shown(text)} is not a duration. Write it like 90m, 4h or 1h30m.") from None
     if not timedelta(0) < duration <= _MAX_DURATION:
-        raise ValueError(f"the duration is {_quoted(text)}. Write more than 0 and at most 7d.")
+        raise ValueError(f"the duration is {shown(text)}. Write more than 0 and at most 7d.")
     if duration.microseconds:
-        raise ValueError(f"the duration is {_quoted(text)}. Write whole seconds, like 90s.")
+        raise ValueError(f"the duration is {shown(text)}. Write whole seconds, like 90s.")
     return duration
 
 
@@ -163,7 +179,7 @@ def _zone(name: str) -> tzinfo:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):
             pass  # missing, not a time zone file, or a folder
-    raise ValueError(f"{_quoted(name)} is not a time zone.{_zone_hint(name)}")
+    raise ValueError(f"{shown(name)} is not a time zone.{_zone_hint(name)}")
 
 
 def _zone_hint(name: str) -> str:
@@ -174,13 +190,8 @@ def _zone_hint(name: str) -> str:
     # The most common mistake is the city alone, which `nearest` does not find.
     meant = [zone for zone in known if f"/{zone}".lower().endswith(f"/{name}".lower())]
     if name and meant:
-        return f" Did you mean {min(meant, key=len)!r}?"
+        return f" Did you mean {shown(min(meant, key=len))}?"
     return nearest(name, known) or " Use an IANA name like Europe/Berlin or UTC."
-
-
-def _quoted(text: str) -> str:
-    """Quote user input, shortened."""
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 # --- Open times -----------------------------------------------------------------------------------
@@ -206,19 +217,67 @@ def next_common(
     None if there is none up to and including the horizon.
     """
     # Groups often have the same windows, so skip duplicates.
-    streams = [_all_openings(windows, start) for windows in {tuple(windows) for windows in sets} if windows]
-    heads = [next(stream) for stream in streams]
+    calendars = [Calendar(windows, start) for windows in {tuple(windows) for windows in sets} if windows]
+    return finish(first_common(calendars, start, horizon))
+
+
+def first_common(
+    calendars: Sequence[Calendar], start: datetime, horizon: timedelta = timedelta(days=36)
+) -> Steps[datetime | None]:
+    """Return the first time from `start` on at which all calendars are open; None: not up to the horizon."""
     candidate, last = start, start + horizon
-    # Each iteration moves to a later opening, so the loop ends.
     while candidate <= last:
-        for position, stream in enumerate(streams):
-            while heads[position].end <= candidate:
-                heads[position] = next(stream)
-        start = max((head.start for head in heads), default=candidate)
-        if start <= candidate:
+        # Each iteration moves to a later opening, so the loop ends.
+        latest = candidate
+        for calendar in calendars:
+            opens_at = yield from calendar.next_open(candidate)
+            latest = max(latest, opens_at)
+        if latest == candidate:
             return candidate
-        candidate = start
+        candidate = latest
     return None
+
+
+class Calendar:
+    """The times at which any of several windows is open, from a time on. Each week is computed once."""
+
+    def __init__(self, windows: Sequence[Window], after: datetime) -> None:
+        self._windows = windows
+        self._after = after
+        first = min((after - window.duration).toordinal() for window in windows) - 1
+        self._monday = first - (first - 1) % 7
+        """The next week to compute."""
+        self._upcoming: list[_Opening] = []
+        """Computed openings that may start after some that are not computed yet."""
+        self._starts: list[datetime] = []
+        self._ends: list[datetime] = []
+        """The open times without overlaps, in order."""
+
+    def next_open(self, time: datetime) -> Steps[datetime]:
+        """Return the first time from `time` on at which it is open. `time` is not before its start."""
+        while not self._ends or self._ends[-1] <= time:
+            self._add_week()
+            yield len(self._windows)
+        yield 1
+        return max(time, self._starts[bisect_right(self._ends, time)])
+
+    def _add_week(self) -> None:
+        for window in self._windows:
+            self._upcoming += _openings_of_week(window, self._monday)
+        self._upcoming.sort()
+        self._monday += 7
+        # One day earlier: in time zones ahead of UTC, Monday begins on Sunday.
+        complete_until = datetime.combine(date.fromordinal(self._monday - 1), time(tzinfo=UTC))
+        count = bisect_left(self._upcoming, complete_until, key=lambda opening: opening.start)
+        for opening in self._upcoming[:count]:
+            if opening.end <= self._after:
+                continue
+            if self._ends and opening.start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], opening.end)
+            else:
+                self._starts.append(opening.start)
+                self._ends.append(opening.end)
+        del self._upcoming[:count]
 
 
 def closes_at(windows: Sequence[Window], at: datetime) -> datetime | None:
@@ -226,14 +285,34 @@ def closes_at(windows: Sequence[Window], at: datetime) -> datetime | None:
 
     None if they are not open, or never close.
     """
+    return _closes_at(tuple(windows), at)
+
+
+@lru_cache(256)
+def _closes_at(windows: tuple[Window, ...], at: datetime) -> datetime | None:
+    """Cached, because all events of an operation ask the same."""
     end = at
-    for opening in _all_openings(windows, at):
-        if opening.start > end:
-            break
-        end = max(end, opening.end)
-        if end - at > _ALWAYS_OPEN_AFTER:
-            return None
-    return end if end > at else None
+    while end - at <= _ALWAYS_OPEN_AFTER:
+        begin = end
+        for opening in _all_openings(windows, begin):
+            if opening.start > end:
+                return end if end > at else None
+            end = max(end, opening.end)
+            if end - begin > _FULL_CYCLE:
+                break
+        end = max(end, _repeats_until(windows, begin, at + _ALWAYS_OPEN_AFTER))
+    return None
+
+
+def _repeats_until(windows: Sequence[Window], begin: datetime, horizon: datetime) -> datetime:
+    """Return until when each week is like the one before: up to a week before a time zone changes its offset."""
+    zones = {_zone(window.zone) for window in windows}
+    time = begin
+    while time <= horizon and all(
+        time.astimezone(zone).utcoffset() == (time + _WEEK).astimezone(zone).utcoffset() for zone in zones
+    ):
+        time += _WEEK
+    return time
 
 
 class _Opening(NamedTuple):
@@ -250,8 +329,6 @@ def _all_openings(windows: Iterable[Window], after: datetime) -> Iterator[_Openi
 
 def _openings(window: Window, after: datetime) -> Iterator[_Opening]:
     """Openings of a window that end after this time, in order. The iterator is endless."""
-    if not window.days:
-        raise ValueError("A maintenance window without days never opens. Name at least one day.")
     # One day earlier, because in time zones behind UTC, Sunday evening is Monday in UTC.
     first = (after - window.duration).toordinal() - 1
     for monday in count(first - (first - 1) % 7, 7):  # day 1 of the calendar is a Monday
@@ -260,12 +337,14 @@ def _openings(window: Window, after: datetime) -> Iterator[_Opening]:
                 yield opening
 
 
-@lru_cache(1024)
+@lru_cache(4096)
 def _openings_of_week(window: Window, monday: int) -> tuple[_Opening, ...]:
     """Return the openings that start in the week of this Monday (proleptic ordinal).
 
     Cached, because many operations use the same windows in the same few weeks.
     """
+    if not window.days:
+        raise ValueError("A maintenance window without days never opens. Name at least one day.")
     clock = time(*divmod(window.start_minutes, 60), tzinfo=_zone(window.zone))
     # Convert to UTC before adding the duration, because local time may jump.
     starts = [datetime.combine(date.fromordinal(monday + day), clock).astimezone(UTC) for day in window.days]

@@ -153,6 +153,8 @@ class Feed:
         self._cached_bytes = 0
         self._left = 0
         """Readers that have left since memory was last returned."""
+        self._turn = asyncio.Lock()
+        """Held while a part is encoded: only one in each turn of the loop, however many readers there are."""
         self._reading: dict[tuple[FeedFilter, int], asyncio.Task[FeedPart | None]] = {}
         """Reads from the store. Readers at the same position share one."""
         self.stopping = False
@@ -168,18 +170,20 @@ class Feed:
         *,
         event_type: str = "",
         tenant: bool = False,
+        generation: int = 0,
         owner: str = "",
         topics: tuple[str, ...] = (),
     ) -> FeedSubscriber:
         """Return a reader for rows of these groups and kinds and of this event type (empty: all), after a row.
 
         `after`: None for new rows only, 0 for all stored rows. An expired row is an error: rows would be missing. The
-        reader ends when `is_authorized` returns False. `owner` is the name of the client's token. `topics`: live
+        reader ends when `is_authorized` returns False. Of a tenant, `generation` is the row after which its rows begin.
+        `owner` is the name of the client's token. `topics`: live
         topics to follow too. The caller must close the reader.
         """
         if self.stopping:
             raise ServiceStopping
-        position = await self._position(after)
+        position = max(await self._position(after), generation)
         if len(self.readers) >= self._limits.readers:
             raise TooManyFeedClients(maximum=self._limits.readers)
         if sum(reader.owner == owner for reader in self.readers) >= self._limits.readers_of_token:
@@ -208,6 +212,9 @@ class Feed:
         if after is None:
             return self.records.newest
         await self._catch_up(after)
+        in_memory = self.tail[0].sequence if self.tail else self.records.newest + 1
+        if after + 1 >= max(in_memory, self.records.known_oldest):
+            return after  # it needs no store
         oldest = await self.records.oldest()
         if 0 < after < oldest - 1:
             raise HistoryExpired(after=after, oldest=oldest)
@@ -235,20 +242,30 @@ class Feed:
     async def part(self, wanted: FeedFilter, position: int) -> FeedPart | None:
         """Return the next rows after a position; None if the store cannot be read, or no longer has these rows."""
         key = (wanted, position)
-        found = self._parts.pop(key, None)
+        found = self._cached(key)
         if found is not None:
-            self._parts[key] = found  # it is the last one to be removed now
+            await asyncio.sleep(0)  # a client with room for all parts must not get all of them in one turn of the loop
             return found
-        begin = position + 1 - self.tail[0].sequence if self.tail else -1
-        if begin >= 0:
-            page = [self.tail[index] for index in range(begin, min(begin + PAGE_ROWS, len(self.tail)))]
-            return self._encode(key, list(filter(wanted.matches, page)), page[-1].sequence)
+        async with self._turn:
+            found = self._cached(key)
+            if found is not None:
+                return found
+            begin = position + 1 - self.tail[0].sequence if self.tail else -1
+            if begin >= 0:
+                page = [self.tail[index] for index in range(begin, min(begin + PAGE_ROWS, len(self.tail)))]
+                return await self._encode(key, list(filter(wanted.matches, page)), page[-1].sequence)
         reading = self._reading.get(key)
         if reading is None:
             reading = self._reading[key] = asyncio.create_task(self._read(key))
             reading.add_done_callback(lambda _: self._reading.pop(key, None))
         # A client that disconnects must not cancel the read for the others.
         return await asyncio.shield(reading)
+
+    def _cached(self, key: tuple[FeedFilter, int]) -> FeedPart | None:
+        found = self._parts.pop(key, None)
+        if found is not None:
+            self._parts[key] = found  # it is the last one to be removed now
+        return found
 
     async def _read(self, key: tuple[FeedFilter, int]) -> FeedPart | None:
         wanted, begin = key
@@ -269,10 +286,11 @@ class Feed:
                 return None
         except StoreFailed:
             return None
-        return self._encode(key, page, page[-1].sequence if len(page) == PAGE_ROWS else end)
+        async with self._turn:
+            return await self._encode(key, page, page[-1].sequence if len(page) == PAGE_ROWS else end)
 
-    def _encode(self, key: tuple[FeedFilter, int], page: list[HistoryEntry], end: int) -> FeedPart:
-        """Encode a page in parts of limited size, and cache them. Return the first."""
+    async def _encode(self, key: tuple[FeedFilter, int], page: list[HistoryEntry], end: int) -> FeedPart:
+        """Encode a page in parts of limited size, one in each turn of the loop, and cache them. Return the first."""
         wanted, begin = key
         data = bytearray()
         parts = []
@@ -281,11 +299,13 @@ class Feed:
             if len(data) >= PART_BYTES:
                 parts.append(FeedPart(bytes(data), entry.sequence))
                 data.clear()
+                await asyncio.sleep(0)
         if not parts or parts[-1].end < end:
             parts.append(FeedPart(bytes(data), end))
         for part in parts:
             self._cache((wanted, begin), part)
             begin = part.end
+        await asyncio.sleep(0)
         return parts[0]
 
     def _cache(self, key: tuple[FeedFilter, int], part: FeedPart) -> None:

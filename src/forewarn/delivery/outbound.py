@@ -10,7 +10,7 @@ import ssl
 import threading
 from contextlib import AsyncExitStack, suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import httpcore
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from forewarn.core.webhooks import AllowedNetworks
 
 
+MAX_ADDRESSES = 16
+"""Maximum number of addresses of a name. A name server can return thousands, and each is checked."""
+
+
 class HostResolver:
     """Resolves names with the system's resolver. Concurrent requests for a name share one lookup."""
 
@@ -33,7 +37,7 @@ class HostResolver:
         self._lookups: dict[tuple[str, int], asyncio.Future[list[str] | str]] = {}
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Return all addresses of a host, in the resolver's order. An IP address is returned as it is."""
+        """Return the first addresses of a host, in the resolver's order. An IP address is returned as it is."""
         with contextlib.suppress(ValueError):
             return [str(ip_address(host))]
         key = (host, port)
@@ -50,7 +54,7 @@ class HostResolver:
         found: list[str] | str
         try:
             results = socket.getaddrinfo(*key, type=socket.SOCK_STREAM)
-            found = list(dict.fromkeys(str(address[0]) for *_, address in results))
+            found = list(dict.fromkeys(str(address[0]) for *_, address in results))[:MAX_ADDRESSES]
         except (OSError, UnicodeError) as error:
             found = str(getattr(error, "strerror", None) or error)
         with contextlib.suppress(RuntimeError):  # the loop may be closed
@@ -67,14 +71,18 @@ _log = get_logger(__name__)
 
 MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 307, 308)
-_MAX_BODY_BYTES = 65_536
+MAX_RESPONSE_BYTES = 16_384
+"""Of all responses to a request, with informational ones. What follows is not read."""
+_READ_BYTES = 1024
+"""How much of a response is parsed in one iteration of the event loop. It can have hundreds of parts."""
 _READ_SECONDS = 1.0
-"""Limits for reading a response body. It is read only so that the connection can be reused."""
+"""Limit for reading a response body. It is read only so that the connection can be reused."""
 _NEXT_ADDRESS_SECONDS = 3.0
 """Connect timeout of an address if there are more addresses to try."""
-_IDLE_SECONDS, _MAX_IDLE_CONNECTIONS = 15.0, 100
-"""Limits for idle connections, which are kept for reuse."""
+_IDLE_SECONDS, _MAX_CONNECTIONS = 15.0, 2
+"""Limits for connections that are kept for reuse: one to the receiver, and one to where it redirects."""
 MAX_ERROR_LENGTH = 300
+TOO_LONG = f"the response has more than {MAX_RESPONSE_BYTES:,} bytes before its body"
 
 _CONNECTION_ERRORS = (
     httpcore.NetworkError,
@@ -97,22 +105,28 @@ class DeliveryOutcome(NamedTuple):
 class OutboundClient:
     """Sends POST requests to allowed addresses."""
 
-    def __init__(self, targets: AllowedNetworks, timeout_seconds: float) -> None:
+    def __init__(
+        self, targets: AllowedNetworks, timeout_seconds: float, network: _OutboundNetwork | None = None
+    ) -> None:
         self._targets = targets
         self._timeout_seconds = timeout_seconds
+        self._network = network or _OutboundNetwork(targets)
         self._pool: httpcore.AsyncConnectionPool | None = None
 
+    def with_own_connections(self) -> OutboundClient:
+        """Return another client for one receiver. A pool of httpcore looks at all its connections for each request."""
+        return OutboundClient(self._targets, self._timeout_seconds, self._network)
+
     async def _connection_pool(self) -> httpcore.AsyncConnectionPool:
-        """Return the pool. Created at first use, in a thread, because loading the CA certificates is slow."""
         if self._pool is None:
-            context = await asyncio.to_thread(ssl.create_default_context)
+            context = await self._network.tls_context()
             # No proxy from the environment: it would bypass the address check.
             self._pool = self._pool or httpcore.AsyncConnectionPool(
                 ssl_context=context,
                 max_connections=None,
-                max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
+                max_keepalive_connections=_MAX_CONNECTIONS,
                 keepalive_expiry=_IDLE_SECONDS,
-                network_backend=_FilteredBackend(self._targets),
+                network_backend=self._network,
             )
         return self._pool
 
@@ -137,6 +151,7 @@ class OutboundClient:
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> DeliveryOutcome:
         pool = await self._connection_pool()
+        await self._network.next_turn()
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         for _ in range(MAX_REDIRECTS + 1):
             status, location = await self._exchange(pool, url, headers, body, deadline)
@@ -166,17 +181,10 @@ class OutboundClient:
                 response = await stack.enter_async_context(request)
             with suppress(TimeoutError, *_CONNECTION_ERRORS):
                 async with asyncio.timeout(_READ_SECONDS):
-                    await _read_body(response)
+                    async for _ in response.aiter_stream():
+                        pass
             locations = [value for name, value in response.headers if name.lower() == b"location"]
             return response.status, locations[0].decode("latin-1") if locations else ""
-
-
-async def _read_body(response: httpcore.Response) -> None:
-    size = 0
-    async for part in response.aiter_stream():
-        size += len(part)
-        if size > _MAX_BODY_BYTES:
-            return
 
 
 def _error_text(error: BaseException) -> str:
@@ -189,13 +197,28 @@ def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class _FilteredBackend(httpcore.AsyncNetworkBackend):
-    """Connects only to allowed addresses."""
+class _OutboundNetwork(httpcore.AsyncNetworkBackend):
+    """Connects only to allowed addresses. All clients share it."""
 
     def __init__(self, targets: AllowedNetworks) -> None:
         self._targets = targets
         self._resolver = HostResolver()
         self._network = httpcore.AnyIOBackend()
+        self._turn = asyncio.Lock()
+        self._loading = asyncio.Lock()
+        self._tls_context: ssl.SSLContext | None = None
+
+    async def tls_context(self) -> ssl.SSLContext:
+        """Return the context of all TLS connections. A thread loads the CA certificates, because that is slow."""
+        async with self._loading:
+            if self._tls_context is None:
+                self._tls_context = await asyncio.to_thread(ssl.create_default_context)
+            return self._tls_context
+
+    async def next_turn(self) -> None:
+        """Wait for an iteration of the event loop in which nothing else is sent or parsed here."""
+        async with self._turn:
+            await asyncio.sleep(0)
 
     async def connect_tcp(
         self,
@@ -213,5 +236,43 @@ class _FilteredBackend(httpcore.AsyncNetworkBackend):
         for address in addresses[:-1]:
             with suppress(TimeoutError, httpcore.NetworkError):
                 async with asyncio.timeout(_NEXT_ADDRESS_SECONDS):
-                    return await self._network.connect_tcp(address, port)
-        return await self._network.connect_tcp(addresses[-1], port)
+                    return self._limited(await self._network.connect_tcp(address, port))
+        return self._limited(await self._network.connect_tcp(addresses[-1], port))
+
+    def _limited(self, stream: httpcore.AsyncNetworkStream) -> httpcore.AsyncNetworkStream:
+        return _LimitedStream(stream, self)
+
+
+class _LimitedStream(httpcore.AsyncNetworkStream):
+    """Reads responses in small parts, and not more than the limit. All streams take turns."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream, network: _OutboundNetwork) -> None:
+        self._stream = stream
+        self._network = network
+        self._bytes_read = 0
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - as above
+        if self._bytes_read >= MAX_RESPONSE_BYTES:
+            raise httpcore.ReadError(TOO_LONG)
+        data = await self._stream.read(min(max_bytes, _READ_BYTES), timeout)
+        self._bytes_read += len(data)
+        await self._network.next_turn()
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
+        self._bytes_read = 0
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> httpcore.AsyncNetworkStream:
+        return _LimitedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._network)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

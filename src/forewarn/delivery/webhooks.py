@@ -59,7 +59,7 @@ class WebhookSender:
         self.writing: Webhook | None = None
         """The webhook that this sender is writing. So its own commit differs from a new webhook of the same name."""
         self._engine = engine
-        self._outbound = outbound
+        self._outbound = outbound.with_own_connections()
         self._source = source
         self._attempts = attempts
         self._webhook = outbox.webhook
@@ -96,6 +96,12 @@ class WebhookSender:
     # --- Sending --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            await self._send_rows()
+        finally:
+            await self._outbound.close()
+
+    async def _send_rows(self) -> None:
         while not self._closing:
             self._woken.clear()
             seconds: float | None = RETRY_SECONDS
@@ -125,7 +131,8 @@ class WebhookSender:
         if due_at is None:
             return 0 if self.outbox.newest < self._engine.records.newest else None
         attempt = self.outbox.next()
-        if attempt.entry is None and attempt.sequence not in self._engine.draft().undelivered(self._webhook.name):
+        deliveries = self._engine.draft().webhook_deliveries
+        if attempt.entry is None and not deliveries.is_undelivered(self._webhook.name, attempt.sequence):
             self.outbox.skip(attempt)  # it has expired, so later rows need not wait for it
             return 0
         if (seconds := due_at - real_seconds()) > 0:

@@ -5,6 +5,7 @@ The hold ends when there was no other jump for ten minutes, or when an operator 
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,10 @@ class ClockHold:
         self._clock = clock if isinstance(clock, SystemClock) else None
         self._writer = writer
         self._last_seen = last_seen
-        self._recorded = 0
-        """Number of the last recorded jump."""
+        self._noticed = 0
+        """Number of the last jump that was noticed."""
+        self._unrecorded: deque[ClockJump] = deque()
+        """Jumps that are not on disk, because the disk fails."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when a hold has begun or ended."""
 
@@ -60,8 +63,10 @@ class ClockHold:
         jump = self._clock.jump
         if jump is None:
             return False
-        if jump.number > self._recorded:
-            self._recorded = jump.number
+        is_new = jump.number > self._noticed
+        if is_new:
+            self._noticed = jump.number
+            self._unrecorded.append(jump)
             _log.warning(
                 "system_clock_jumped",
                 f"The system clock jumped {describe_step(jump)}. Starts, inactivity and retention wait.",
@@ -69,9 +74,9 @@ class ClockHold:
                 system_time=to_text(jump.system_time),
                 until=to_text(jump.until),
             )
-            await self._record(ENGINE, jump, accepted=False)
             self.on_change()
-        elif now >= jump.until:
+        await self._record_noticed()
+        if not is_new and now >= jump.until:
             await self._end(self._clock, jump, ENGINE)
         return self._clock.jump is not None
 
@@ -79,6 +84,7 @@ class ClockHold:
         """Use the system time after a jump, if it is stable: for a node that follows, which records nothing."""
         if self._clock is not None and (jump := self._clock.jump) is not None and self._clock.now() >= jump.until:
             self._clock.accept()
+            self._unrecorded.clear()
 
     async def accept(self, by: str) -> None:
         """End the hold: an operator says that the system time is right."""
@@ -90,12 +96,23 @@ class ClockHold:
         await self._end(self._clock, self._clock.jump, by)
 
     async def _end(self, clock: SystemClock, jump: ClockJump, by: str) -> None:
+        await self._record_noticed()
         await self._record(by, jump, accepted=True)
         if clock.jump is not jump:  # another jump during the commit
             return
         self._last_seen.shift(clock.accept())
         self.on_change()
         _log.info("system_clock_accepted", "The service uses the system time again.", by=by, time=to_text(clock.now()))
+
+    async def _record_noticed(self) -> None:
+        """Record the jumps that are not on disk. One whose commit fails is recorded later."""
+        while self._unrecorded:
+            jump = self._unrecorded.popleft()  # so that nobody else records it meanwhile
+            try:
+                await self._record(ENGINE, jump, accepted=False)
+            except BaseException:
+                self._unrecorded.appendleft(jump)
+                raise
 
     async def _record(self, by: str, jump: ClockJump, *, accepted: bool) -> None:
         reason = f"{describe_step(jump)}, from {format_time(jump.seen_at)} to {format_time(jump.system_time)}"

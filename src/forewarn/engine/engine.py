@@ -6,6 +6,8 @@ Every command goes through one writer (engine/writer.py). `tick` processes what 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.clock import VirtualClock
@@ -13,19 +15,21 @@ from forewarn.core import access, approvals, enabling, fleet_commands, progress,
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Changes, Draft
+from forewarn.core.steps import finish
 from forewarn.engine.clock_hold import ClockHold
 from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
 from forewarn.engine.last_seen import LastSeen
 from forewarn.engine.scheduler import Scheduler, Timers
-from forewarn.engine.writer import Writer, new_id
+from forewarn.engine.writer import MAX_BATCH_ROWS, Writer, new_id
 from forewarn.errors import ClockNotVirtual, NothingDue, StoreFailed
 from forewarn.ports import HistoryFilter
 from forewarn.system.logs import get_logger
+from forewarn.system.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import CauseRequest, FailedAttempt, Operation
     from forewarn.core.rollouts import Rollout
+    from forewarn.core.steps import Steps
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
     from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store, StoredState
@@ -44,6 +49,8 @@ P = ParamSpec("P")
 _log = get_logger(__name__)
 
 
+CHECK_SECONDS = 10.0
+"""A store that does not answer for so long has a problem."""
 MAX_MISSED_ROWS = 1000
 """History rows that subscribers get after a reload. Readers that need more read them from the store."""
 
@@ -55,6 +62,14 @@ class Published(NamedTuple):
     """Scopes whose document may have changed."""
     fleet: bool
     """Whether VMs or groups were added, removed or renamed."""
+
+
+class AppliedFleet(NamedTuple):
+    """What applying a fleet has changed, or would change."""
+
+    change: FleetChange
+    tokens_revoked: list[str]
+    """Names of tokens whose groups were removed."""
 
 
 class DueItem(NamedTuple):
@@ -75,7 +90,7 @@ class Engine:
         self.limits = limits
         self._fabric = fabric
         self._store = store
-        self._writer = Writer(clock, store, self._publish, self._update_executor)
+        self._writer = Writer(clock, store, self._publish, self._after_publish)
         self._timers = Timers()
         self.last_seen = LastSeen(clock, self._writer, self._timers, limits)
         self.clock_hold = ClockHold(clock, self._writer, self.last_seen)
@@ -92,8 +107,13 @@ class Engine:
             self.clock_hold,
             self.tick,
         )
+        self.worker = Worker()
         self.forwarder: Forwarder | None = None
         """Sends changes to the leader while this node follows."""
+        self.fleet_problem = ""
+        """Why the fleet file of the service is not in force; empty: it is, or there is none."""
+        self._moving_events = asyncio.Lock()
+        self._store_check: asyncio.Task[list[str]] | None = None
         self._subscribers: list[Callable[[Published], None]] = []
         self._commit_subscribers: list[Callable[[Changes], None]] = []
 
@@ -143,22 +163,20 @@ class Engine:
         self._scheduler.resume(state.facts)
         self._timers.clear()
         self.last_seen.start_watching()
+        self.last_seen.measure_downtime()
         self.last_seen.exclude_downtime()
         self._writer.lead()
         for operation in state.operations.values():
             self._schedule(operation)
         for rollout in state.rollouts.values():
             self._timers.add(rollout_commands.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
-        for delivery in state.deliveries.values():
-            if delivery.enabled:
-                self.last_seen.watch(delivery.scope)
         for operation in unfinished:
             self._executor.start(operation, operation.concerned(self.fleet))
-        self._scheduler.start()
         try:
             await self.tick()
         except StoreFailed as error:  # polls must work, and the scheduler tries again
             _log.warning("due_items_not_processed", "Cannot process due events; retrying.", error=str(error))
+        self._scheduler.start()
 
     async def follow(self) -> None:
         """Change nothing from now on: another node leads. Returns when no commit is in progress."""
@@ -194,7 +212,8 @@ class Engine:
         """Finish the submitted commands, write the last-seen times, and close the store."""
         if self.leads:
             try:
-                await self.last_seen.write()
+                await self._exclude_downtime()
+                await self.last_seen.write_all_shifted()
             except StoreFailed as error:
                 _log.warning("last_seen_not_written", "Cannot write last-seen times; stopping.", error=str(error))
         await self._scheduler.stop()
@@ -218,12 +237,38 @@ class Engine:
         """Decide a command on a draft, and commit it. Frequent commands have their own methods below."""
         return await self._writer.execute(with_follow_ups(self.limits, command, *args, **kwargs))
 
+    async def execute_in_steps(
+        self,
+        command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], Steps[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Like `execute`, for a command in steps. Others have their turn between its slices, but see no part of it."""
+        return await self._writer.execute(with_follow_ups(self.limits, command, *args, **kwargs))
+
+    async def preview_in_steps(
+        self,
+        command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], Steps[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Like `execute_in_steps`, but drop the changes. No other command changes the state meanwhile."""
+        decide = with_follow_ups(self.limits, command, *args, **kwargs)
+
+        def decide_only(draft: Draft, now: datetime) -> Steps[T]:
+            result = yield from decide(draft, now)
+            draft.changes = Changes()
+            return result
+
+        return await self._writer.execute(decide_only)
+
     def preview(
         self, command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T, Changes]:
         """Return the result of a command and its changes, without committing them."""
         draft = self.draft()
-        return with_follow_ups(self.limits, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
+        decide = with_follow_ups(self.limits, command, *args, **kwargs)
+        return finish(decide(draft, self.clock.now())), draft.changes
 
     def draft(self) -> Draft:
         """Return a draft of the current state, for reading."""
@@ -231,11 +276,12 @@ class Engine:
 
     async def request(self, request: CauseRequest, by: str) -> list[Operation]:
         """Request an operation, or one for each VM."""
-        return await self.execute(requests.request, request, by)
+        return await self.execute_in_steps(requests.request_in_steps, request, by)
 
-    async def approve(self, ids: Sequence[str], by: str, group: str = "") -> None:
-        """Approve events, which may then start before their NotBefore. With a group, only its own are known."""
-        await self.execute(approvals.approve, ids, by, group=group)
+    async def approve(self, ids: Sequence[str], by: str, tenant: Token | None = None) -> None:
+        """Approve events, which may then start before their NotBefore. With a token, only those that it sees are
+        known."""
+        await self.execute_in_steps(approvals.approve_in_steps, ids, by, tenant=tenant)
 
     def approve_with_callback(
         self, ids: Sequence[str], by: str, scope: str, done: Callable[[None, BaseException | None], None]
@@ -244,7 +290,7 @@ class Engine:
         if self.forwarder is not None and not self.forwarder.is_certain:
             self.forwarder.approve(ids, by, scope, done)
             return
-        command = with_follow_ups(self.limits, approvals.approve, ids, by, scope=scope)
+        command = with_follow_ups(self.limits, approvals.approve_in_steps, ids, by, scope=scope)
         self._writer.submit_with_callback(command, done)
 
     async def cancel(self, event_id: str, by: str, reason: str = "") -> Event:
@@ -259,9 +305,9 @@ class Engine:
         """Postpone an event: set a later NotBefore."""
         return await self.execute(approvals.postpone, event_id, by, until)
 
-    async def mark_done(self, operation_id: str, by: str) -> Operation:
-        """Mark an operation as done, and stop waiting for the fabric."""
-        operation = await self.execute(progress.mark_done, operation_id, by)
+    async def mark_done(self, operation_id: str, by: str, placed: Mapping[str, str] | None = None) -> Operation:
+        """Mark an operation as done, and stop waiting for the fabric. `placed`: where its VMs are now."""
+        operation = await self.execute(progress.mark_done, operation_id, by, placed)
         self._executor.stop_waiting(operation_id)
         return operation
 
@@ -315,27 +361,36 @@ class Engine:
         reason: str = "",
         facts: dict[str, str] | None = None,
         dry_run: bool = False,
-    ) -> FleetChange:
-        """Replace the fleet, except in a dry run. Returns what was added, changed and removed."""
+    ) -> AppliedFleet:
+        """Replace the fleet, except in a dry run."""
         while True:
-            before = self.fleet
-            after, change = await asyncio.to_thread(apply_declared, before, fleet, self._writer.state.destinations())
+            before, state = self.fleet, self._writer.state
+            after, change = await self.worker.run(apply_declared, before, fleet, state.destinations(), state.sequence)
 
-            def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> bool:
+            def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> list[str] | None:
                 # Keep spare hosts that VMs are moving to. (B023: runs before the loop continues.)
                 if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
-                    return False
+                    return None
                 draft.changes.facts.update(facts or {})
-                if change:  # noqa: B023
-                    fleet_commands.apply_fleet(draft, now, limits, after, change, by, force=force, reason=reason)  # noqa: B023
-                return True
+                if not change:  # noqa: B023
+                    return []
+                return fleet_commands.apply_fleet(
+                    *(draft, now, limits, after, change, by),  # noqa: B023
+                    force=force,
+                    reason=reason,
+                )
 
-            if self.preview(apply)[0] if dry_run else await self.execute(apply):
-                return change
+            revoked = self.preview(apply)[0] if dry_run else await self.execute(apply)
+            if revoked is not None:
+                if not dry_run:
+                    self.fleet_problem = ""
+                return AppliedFleet(change, revoked)
 
     async def tick(self) -> None:
         """Process what is due now. After a jump of the system clock, nothing is processed until the hold ends."""
         self.last_seen.record_polls()
+        self.last_seen.watch_next()
+        await self._exclude_downtime()
         if await self.clock_hold.update():
             return
         now = self.clock.now()
@@ -343,28 +398,40 @@ class Engine:
         if first_due_at is not None and first_due_at <= now and not self.clock.virtual:
             self._writer.measurements.scheduler_delay.observe((now - first_due_at).total_seconds())
         due = self._timers.pop_due(now)
-        operations = [key for kind, key in due if kind == "operation"]
-        rollouts = [key for kind, key in due if kind == "rollout"]
-        scopes = [key for kind, key in due if kind == "inactivity"]
-        inactive = self.last_seen.find_inactive(scopes, now)
-        if not operations and not rollouts and not inactive:
-            return
+        inactive = self.last_seen.find_inactive([key for kind, key in due if kind == "inactivity"], now)
+        due = [item for kind in ("operation", "rollout") for item in due if item[0] == kind]
+        due += [("inactivity", scope) for scope in inactive]
 
-        def process_due(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
-            for operation_id in operations:
-                progress.advance(draft, now, limits, operation_id)
-            draft.rollouts_to_step.update(dict.fromkeys(rollouts))
-            for scope in inactive:
-                enabling.disable_if_inactive(draft, now, limits, scope)
+        def process_due(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[int]:
+            """Process what is due until the commit is large. Returns how many items are done."""
+            for done, (kind, key) in enumerate(due):
+                if len(draft.changes.history) >= MAX_BATCH_ROWS:
+                    return done
+                if kind == "operation":
+                    yield from progress.advance_in_steps(draft, now, limits, key)
+                elif kind == "rollout":
+                    draft.rollouts_to_step[key] = None
+                else:
+                    enabling.disable_if_inactive(draft, now, limits, key)
+                yield 1
+            return len(due)
 
         try:
-            await self.execute(process_due)
+            while due:
+                due = due[await self.execute_in_steps(process_due) :]
         except Exception:
-            for kind, keys in (("operation", operations), ("rollout", rollouts)):
-                for key in keys:
+            for kind, key in due:
+                if kind != "inactivity":
                     self._timers.add(now, kind, key)
-            self.last_seen.reschedule(inactive, now)
+            self.last_seen.reschedule([key for kind, key in due if kind == "inactivity"], now)
             raise
+
+    async def _exclude_downtime(self) -> None:
+        """Move events by the time before the start, once: two ticks can be in progress."""
+        async with self._moving_events:
+            if self.last_seen.downtime:
+                await self.execute(progress.exclude_downtime, self.last_seen.downtime)
+                self.last_seen.downtime = timedelta(0)
 
     async def accept_clock(self, by: str) -> None:
         """Accept the system time after a jump, and process what is due by it."""
@@ -407,6 +474,26 @@ class Engine:
     def leads(self) -> bool:
         """Whether this node makes the changes. The only node of a service always does."""
         return self._writer.leads
+
+    async def store_problems(self) -> list[str]:
+        """Return why changes or reads of the store fail now. Requests at the same time share one check."""
+        check = self._store_check
+        if check is None or check.done():
+            check = self._store_check = asyncio.create_task(self._check_store())
+        await asyncio.wait([check], timeout=CHECK_SECONDS)
+        if not check.done():
+            return [f"The store has not answered for {CHECK_SECONDS:.0f} seconds."]
+        return check.result().copy()
+
+    async def _check_store(self) -> list[str]:
+        """Try again what failed last: the store may work again."""
+        problems = [await self.records.check()]
+        if self.leads:
+            if self.measurements.problem:  # nothing may have been written since
+                with suppress(StoreFailed):
+                    await self.last_seen.write()
+            problems += [self._store.problem() or self.measurements.problem]
+        return [problem for problem in problems if problem]
 
     def is_committing_since(self, seconds: float) -> bool:
         """Whether a commit that began before this time, in seconds since boot, has no known outcome yet."""
@@ -463,7 +550,7 @@ class Engine:
     # --- After a commit ---------------------------------------------------------------------------
 
     def _publish(self, changes: Changes) -> list[Operation]:
-        """Apply committed changes to the state, set timers, and publish them. Returns the operations to execute."""
+        """Apply committed changes to the state, and publish them. Returns the operations to execute."""
         state = self._writer.state
         started = [
             operation
@@ -472,8 +559,6 @@ class Engine:
             and ((before := state.operation(operation.id)) is None or before.status is OperationStatus.PENDING)
         ]
         state.absorb(changes)
-        if self.leads:
-            self._set_timers(changes)
         scopes = frozenset(changes.deliveries) | {event.scope for event in changes.events.values()}
         fleet_changed = not all(change.in_place for change in changes.fleet_changes)
         if scopes or fleet_changed:
@@ -498,10 +583,11 @@ class Engine:
             if delivery is not None and delivery.enabled and scope in changes.last_seen:
                 self.last_seen.watch(scope)
 
-    def _update_executor(self, changes: Changes, started: list[Operation]) -> None:
-        """Execute the started operations, and stop waiting for those that have ended."""
+    def _after_publish(self, changes: Changes, started: list[Operation]) -> None:
+        """Set timers, execute the started operations, and stop waiting for those that have ended."""
         if not self.leads:  # the commit was the last one of this leader
             return
+        self._set_timers(changes)
         for operation in changes.operations.values():
             if not operation.status.live:
                 self._executor.stop_waiting(operation.id)

@@ -6,15 +6,18 @@ For an operation of a rollout it then checks the VMs until they are healthy, or 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, overload
 
-from forewarn.core import progress, requests, rollout_commands
+from forewarn.core import access, arrivals, progress, requests, rollout_commands
 from forewarn.core.durations import backoff_seconds
 from forewarn.core.event_types import Verb
+from forewarn.core.history import ENGINE
 from forewarn.core.operations import FailedAttempt, Health
+from forewarn.engine.writer import MAX_BATCH_ROWS
 from forewarn.errors import ForewarnError, IncompleteFabric, ServiceStopping, StoreFailed, WorkFailed
 from forewarn.ports import WorkOrder
 from forewarn.system.logs import get_logger
@@ -26,30 +29,56 @@ if TYPE_CHECKING:
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.engine.writer import Writer
-    from forewarn.ports import Clock, Fabric
+    from forewarn.ports import Clock, Fabric, PlacedVMs
 
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
+@overload
+def with_follow_ups(
+    limits: OperatorLimits,
+    decide: Callable[Concatenate[Draft, datetime, OperatorLimits, P], Steps[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Callable[[Draft, datetime], Steps[T]]: ...
+
+
+@overload
 def with_follow_ups(
     limits: OperatorLimits,
     decide: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T],
     *args: P.args,
     **kwargs: P.kwargs,
-) -> Callable[[Draft, datetime], T]:
-    """Return a command for the writer that also does what follows from it.
+) -> Callable[[Draft, datetime], Steps[T]]: ...
 
-    It replaces live migrations that are not possible, and steps the rollouts that it affects.
+
+def with_follow_ups(
+    limits: OperatorLimits,
+    decide: Callable[Concatenate[Draft, datetime, OperatorLimits, P], Any],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Callable[[Draft, datetime], Steps[Any]]:
+    """Return a command for the writer that also does what follows from it. `decide` can be work in steps.
+
+    It notifies VMs that have arrived at a host with work ahead, and then starts what may start. It replaces live
+    migrations that are not possible, steps the rollouts that it affects, and revokes the tokens of groups that have
+    left the fleet.
     """
 
-    def command(draft: Draft, now: datetime) -> T:
+    def command(draft: Draft, now: datetime) -> Steps[Any]:
         result = decide(draft, now, limits, *args, **kwargs)
+        if isinstance(result, Generator):
+            result = yield from result
+        yield from arrivals.follow_up(draft, now, limits)
         for operation_id in draft.to_redeploy:
             requests.redeploy_instead(draft, now, limits, operation_id)
-        rollout_commands.step_all(draft, now, limits)
+        yield from rollout_commands.step_all(draft, now, limits)
+        if not all(change.in_place for change in draft.changes.fleet_changes):
+            access.revoke_without_group(draft, now, ENGINE)
         return result
 
     return command
@@ -70,12 +99,14 @@ class WorkReports:
         self._writer = writer
         self._limits = limits
 
-    def executed(self, operation_ids: Callable[[], list[str]]) -> asyncio.Future[None]:
+    def executed(self, results: Callable[[], list[tuple[str, PlacedVMs]]]) -> asyncio.Future[None]:
         """Record that operations are executed. The function is called when the writer decides the command."""
 
-        def record(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
-            for operation_id in operation_ids():
-                progress.record_executed(draft, now, limits, operation_id)
+        def record(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[None]:
+            for operation_id, placed in results():
+                progress.record_executed(draft, now, limits, operation_id, placed=placed)
+                operation = draft.operation(operation_id)
+                yield operation.cost if operation is not None else 1
 
         return self._writer.submit(with_follow_ups(self._limits, record), defer=True)
 
@@ -112,7 +143,7 @@ HEALTH_CHECK_INTERVAL = timedelta(seconds=10)
 """Time between two checks of unhealthy VMs, by the service's clock."""
 
 
-def fabric_methods(fabric: Fabric) -> dict[Verb, Callable[[WorkOrder], Awaitable[None]]]:
+def fabric_methods(fabric: Fabric) -> dict[Verb, Callable[[WorkOrder], Awaitable[PlacedVMs]]]:
     """Return the fabric's method for each verb. A missing method is an error at startup."""
     methods = {verb: getattr(fabric, verb.value, None) for verb in Verb}
     missing = [verb.value for verb, method in methods.items() if not callable(method)]
@@ -135,9 +166,11 @@ class Executor:
         self._fabric = fabric
         self._methods = fabric_methods(fabric)
         self._reports = reports
-        self._executed: list[str] = []
+        self._executed: list[tuple[str, PlacedVMs]] = []
         self._written: asyncio.Future[None] | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
+        """Held while a task begins: one in each iteration of the event loop, because a commit can start many."""
         self._failed: dict[str, FailedAttempt] = {}
         """Only in memory: after a restart every operation is retried immediately."""
 
@@ -175,6 +208,8 @@ class Executor:
         self.changed.set()
 
     async def _run(self, operation: Operation, vms: tuple[str, ...]) -> None:
+        async with self._turn:
+            await asyncio.sleep(0)
         try:
             if operation.executed_at is None and not await self._execute(operation, vms):
                 return
@@ -191,9 +226,8 @@ class Executor:
         failures = 0
         while True:
             try:
-                if operation.verb is not None:
-                    await self._methods[operation.verb](order)
-                await asyncio.shield(self._report_executed(operation.id))
+                placed = await self._methods[operation.verb](order) if operation.verb is not None else None
+                await asyncio.shield(self._report_executed(operation.id, placed))
             except ServiceStopping:
                 raise
             except WorkFailed as error:
@@ -263,15 +297,15 @@ class Executor:
         while self._clock.now() < time:
             await self._clock.sleep_until(time)
 
-    def _report_executed(self, operation_id: str) -> asyncio.Future[None]:
-        """Record an executed operation. One command records all until the writer decides it."""
-        if self._written is None:
+    def _report_executed(self, operation_id: str, placed: PlacedVMs) -> asyncio.Future[None]:
+        """Record an executed operation. One command records those until the writer decides it, up to a full batch."""
+        if self._written is None or len(self._executed) >= MAX_BATCH_ROWS:
             self._executed = []
             self._written = self._reports.executed(partial(self._close_report, self._executed))
-        self._executed.append(operation_id)
+        self._executed.append((operation_id, placed))
         return self._written
 
-    def _close_report(self, operation_ids: list[str]) -> list[str]:
-        if operation_ids is self._executed:
+    def _close_report(self, results: list[tuple[str, PlacedVMs]]) -> list[tuple[str, PlacedVMs]]:
+        if results is self._executed:
             self._written = None
-        return operation_ids
+        return results

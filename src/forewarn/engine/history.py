@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from forewarn.clock import real_seconds
 from forewarn.core.access import RESPONSE_RETENTION
 from forewarn.core.approvals import ENDED_EVENT_RETENTION
 from forewarn.engine import live_items
-from forewarn.engine.writer import StoreThread
-from forewarn.errors import StoreFailed
+from forewarn.engine.writer import StoreThread, committed_changes
+from forewarn.errors import StoreFailed, StoreNotReadable
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ Item = TypeVar("Item", bound="Event | Operation | Rollout")
 
 SCAN_ROWS = 20_000
 """Maximum number of history rows that one read scans."""
+RECENT_SECONDS = 1.0
+"""After a read, no other one is needed in this time to know that reads work."""
 OPTIONAL_READ_SECONDS = 2.0
 """How long a read takes at most that a response does not need."""
 
@@ -59,11 +61,36 @@ class StoredRecords:
         reader = store.reader()
         self._records: Records = store if reader is None else reader
         self._thread = None if reader is None else StoreThread()
+        self.known_oldest = 0
+        """What `oldest` returned last, for a reader that must not need the store. Retention reads it after each run."""
+        self._failed: Callable[[], object] | None = None
+        """The last read that failed, until it succeeds."""
+        self._succeeded_at = 0.0
 
     async def _read(self, call: Callable[..., T], *arguments: Any) -> T:
-        if self._thread is None:
-            return await self._writer.run_in_store_thread(call, *arguments)
-        return await self._thread.call(partial(call, *arguments))
+        try:
+            if self._thread is None:
+                found = await self._writer.run_in_store_thread(call, *arguments)
+            else:
+                found = await self._thread.call(partial(call, *arguments))
+        except StoreFailed as error:
+            self._failed = partial(call, *arguments)
+            raise StoreNotReadable(problem=error.fields.get("problem", error)) from error
+        self._succeeded_at = real_seconds()
+        return found
+
+    async def check(self) -> str:
+        """Return why reads fail; empty: they work. Repeats the last read that failed: another one may work."""
+        failed = self._failed
+        if failed is None and (not self._writer.leads or real_seconds() - self._succeeded_at < RECENT_SECONDS):
+            return ""
+        try:
+            await self._read(failed or self._records.check)
+        except StoreNotReadable as error:
+            return str(error)
+        if self._failed is failed:
+            self._failed = None
+        return ""
 
     def stop(self) -> None:
         """Finish the reads that were submitted, and end the thread. The store closes the reader."""
@@ -75,13 +102,24 @@ class StoredRecords:
     async def event(self, event_id: str) -> Event | None:
         """Return an event, active or ended."""
         state = self._writer.state
-        known = state.event(event_id) or state.ended_of_active.get(event_id)
-        return known or await self._read(self._records.event, event_id)
+        if (known := state.event(event_id) or state.ended_of_active.get(event_id)) is not None:
+            return known
+        for changes in reversed(committed_changes() or ()):  # so that the response to a change needs no read
+            if event_id in changes.events:
+                return changes.events[event_id]
+        return await self._read(self._records.event, event_id)
 
-    async def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
-        """Return the events whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
-        found = [event for event in _with_prefix(self._writer.state.events, start) if group in ("", event.group)]
-        return await self._with_ended(found, self._records.events_by_prefix, start, group)
+    async def events_by_prefix(self, start: str, group: str = "", generation: int = 0) -> list[Event]:
+        """Return the events whose ids start with this prefix: at most two, to detect ambiguous prefixes.
+
+        With a group, only its events, of this generation of it.
+        """
+        found = [
+            event
+            for event in _with_prefix(self._writer.state.events, start)
+            if not group or (event.group == group and event.generation >= generation)
+        ]
+        return await self._with_ended(found, self._records.events_by_prefix, start, group, generation)
 
     async def events(self, filters: ListFilter) -> list[tuple[str | int, Event]]:
         """Return events, each with the key that is the cursor of a page."""
@@ -121,7 +159,7 @@ class StoredRecords:
         return await self._page(self._writer.state.rollouts, live_items.ROLLOUTS, self._records.rollouts, filters)
 
     async def _with_ended(
-        self, active: list[Item], read: Callable[..., list[Item]], start: str, *arguments: str
+        self, active: list[Item], read: Callable[..., list[Item]], start: str, *arguments: str | int
     ) -> list[Item]:
         """Add ended items. If the store cannot be read, the active item with this prefix is the answer."""
         if len(active) > 1 or any(item.id == start for item in active):
@@ -140,8 +178,12 @@ class StoredRecords:
     ) -> list[tuple[str | int, Item]]:
         """Return a page. The key of active items is their id: all nodes know it. Other keys are row numbers."""
         if filters.live and (not filters.after_id or filters.after_id in active):
-            found = live_items.matching(self._writer.state, active, conditions, filters)
-            return [(item.id, item) for item in islice(found, filters.limit)]
+            found: list[tuple[str | int, Item]] = []
+            async for item in live_items.matching(self._writer.state, active, conditions, filters):
+                found.append((item.id, item))
+                if len(found) == filters.limit:
+                    break
+            return found
         # The last item of the previous page may have ended: only the store knows its place.
         rows = await self._read(read, filters)
         return [(item.id if filters.live else number, item) for number, item in rows]
@@ -154,7 +196,8 @@ class StoredRecords:
         filters: ListFilter,
     ) -> int:
         if filters.live:
-            return sum(1 for _ in live_items.matching(self._writer.state, active, conditions, filters))
+            found = live_items.matching(self._writer.state, active, conditions, filters)
+            return len([item async for item in found])
         return await self._read(read, filters)
 
     # --- What only the store has ------------------------------------------------------------------------
@@ -185,7 +228,8 @@ class StoredRecords:
 
     async def oldest(self) -> int:
         """Return the sequence of the oldest stored history row."""
-        return await self._read(self._records.oldest)
+        self.known_oldest = await self._read(self._records.oldest)
+        return self.known_oldest
 
     async def retention_cutoff(self, before: datetime, responses_before: datetime) -> RetentionCutoff:
         """Return the cutoff for items before these times."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import dropwhile, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from forewarn.core.shell_patterns import glob_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from forewarn.core.state import ServiceState
     from forewarn.ports import ListFilter
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     """By field of the filter: a function that returns the condition for a value of this field."""
 
 T = TypeVar("T")
+
+
+TURN_ITEMS = 200
+"""After this many items, others get their turn."""
 
 
 def _is(field: str) -> Callable[[ServiceState, Any], Condition]:
@@ -62,6 +67,7 @@ def _unexecuted(_: ServiceState, __: bool) -> Condition:
 
 EVENTS: Conditions = {
     **{field: _is(field) for field in ("group", "type", "status")},
+    "generation": lambda _, value: lambda event: event.generation >= value,
     **{field: _operation_is(field) for field in ("host", "cause")},
     "vm": _matches("resources"),
 }
@@ -74,13 +80,20 @@ OPERATIONS: Conditions = {
 ROLLOUTS: Conditions = {}
 
 
-def matching(state: ServiceState, items: Mapping[str, T], conditions: Conditions, filters: ListFilter) -> Iterator[T]:
-    """Return the items that match, oldest first, after the one with the id `after_id`. It must be one of them."""
+async def matching(
+    state: ServiceState, items: Mapping[str, T], conditions: Conditions, filters: ListFilter
+) -> AsyncIterator[T]:
+    """Return the items that match, oldest first, after the one with the id `after_id`. It must be one of them.
+
+    Comparing the names of an item with a pattern is work, so others get their turn after each item.
+    """
     ids: Iterable[str] = items
     if filters.after_id:
         ids = islice(dropwhile(filters.after_id.__ne__, items), 1, None)
-    found: Iterator[T] = map(items.__getitem__, ids)
-    for field, condition in conditions.items():
-        if value := getattr(filters, field):
-            found = filter(condition(state, value), found)
-    return found
+    given = ((condition, getattr(filters, field)) for field, condition in conditions.items())
+    checks = [condition(state, value) for condition, value in given if value]
+    for number, item in enumerate([items[item_id] for item_id in ids], 1):  # a list: the items may change meanwhile
+        if all(check(item) for check in checks):
+            yield item
+        if filters.vm or not number % TURN_ITEMS:
+            await asyncio.sleep(0)

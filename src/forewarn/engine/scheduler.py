@@ -192,11 +192,13 @@ class Scheduler:
                 await self._executor.changed.wait()
 
     async def _run(self) -> None:
-        """With the system clock: process what is due, and write the last-seen times once a minute."""
+        """With the system clock: process what is due, and once a minute write the last-seen times that are due."""
         while True:
             try:
                 if self._last_seen.is_write_due:
                     await self._last_seen.write()
+                elif self._last_seen.is_up_due:
+                    await self._last_seen.write_up()
                 if self._clock_hold.jump is None:
                     self._retention.start_if_due()
                 await self._tick()

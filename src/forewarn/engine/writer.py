@@ -3,6 +3,9 @@
 A batch is decided on a draft and committed in the store's thread. Then the state absorbs it, subscribers publish it,
 and the callers get their results. So every result is on disk, and a crash never reverts what was published.
 
+A command can be work in steps (core/steps.py). A batch is decided in slices, one in each iteration of the event loop,
+so that polls go on. Nothing else is decided meanwhile, and readers see the state of before.
+
 The writer uses callbacks instead of a task, because a task would delay an approval by three iterations of the loop.
 """
 
@@ -12,6 +15,7 @@ import asyncio
 import threading
 import uuid
 from collections import deque
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from forewarn.clock import seconds_since_boot
 from forewarn.core.durations import to_text
 from forewarn.core.state import Changes, Draft, ServiceState
+from forewarn.core.steps import COMMAND_COST, take_slice
 from forewarn.engine.measurements import Measurements
 from forewarn.errors import NotLeading, ServiceStopping, StoreFailed, StoreOutcomeUnknown
 from forewarn.system.logs import get_logger
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.events import Event
     from forewarn.core.operations import Operation
+    from forewarn.core.steps import Steps
     from forewarn.ports import Clock, RetentionCutoff, Store, StoredState
 
     Callback = Callable[[Any, BaseException | None], None]
@@ -93,14 +99,43 @@ _log = get_logger(__name__)
 
 MAX_DEFER_SECONDS = 0.2
 """Maximum delay of a deferred command."""
+MAX_BATCH_ROWS = 500
+"""A batch with this many rows of history gets no more commands, because it is published at once. What is due at the
+same time, or executed, is several commands with about so many rows."""
 
 
 def _nothing() -> None:
     pass
 
 
-executed_commands: ContextVar[list[Any] | None] = ContextVar("executed_commands", default=None)
-"""The commands that were executed for the current request, if it is counted."""
+class CommittedChanges:
+    """What a request has committed. May contain changes of the same commit by others."""
+
+    def __init__(self) -> None:
+        self.found: list[Changes] = []
+        self.is_over = False
+        """Whether the request has ended. A task that it has started goes on with the context of the request."""
+
+
+_committed: ContextVar[CommittedChanges | None] = ContextVar("committed", default=None)
+
+
+@contextmanager
+def collect_changes() -> Iterator[list[Changes]]:
+    """Collect what is committed in the current context while this one is open."""
+    committed = CommittedChanges()
+    before = _committed.set(committed)
+    try:
+        yield committed.found
+    finally:
+        committed.is_over = True
+        _committed.reset(before)
+
+
+def committed_changes() -> list[Changes] | None:
+    """Return what the current request has committed; None if nobody collects it."""
+    committed = _committed.get()
+    return committed.found if committed is not None and not committed.is_over else None
 
 
 def new_id() -> str:
@@ -119,7 +154,8 @@ class Writer:
     """Executes commands one batch at a time.
 
     After a commit: `publish` applies the changes to the state and returns the operations that have started, then the
-    callers get their results, then `update_executor` gets the changes and these operations.
+    callers get their results. In the next iteration of the loop, `after_publish` gets the changes and these operations,
+    and then the next batch begins.
     """
 
     def __init__(
@@ -127,17 +163,20 @@ class Writer:
         clock: Clock,
         store: Store,
         publish: Callable[[Changes], list[Operation]],
-        update_executor: Callable[[Changes, list[Operation]], None],
+        after_publish: Callable[[Changes, list[Operation]], None],
     ) -> None:
         self.state = ServiceState()
         self._clock = clock
         self._store = store
         self._publish = publish
-        self._update_executor = update_executor
+        self._after_publish = after_publish
+        self._published: tuple[Changes, list[Operation]] | None = None
+        """The arguments of `after_publish`, until it is called."""
         self._queue: list[PendingCommand] = []
         self._deferred: list[PendingCommand] = []
         self._single: deque[PendingCommand] = deque()
         """Commands of a failed batch. Each is retried in a batch of its own."""
+        self._deciding: Decision | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_committing = False
@@ -181,7 +220,9 @@ class Writer:
     def stop_leading(self) -> None:
         """Commit nothing from now on. Commands that are not being written are rejected."""
         self.leads = False
-        rejected = [*self._single, *self._queue, *self._deferred]
+        deciding = self._deciding.batch if self._deciding is not None else []
+        rejected = [*deciding, *self._single, *self._queue, *self._deferred]
+        self._deciding = None
         self._single.clear()
         self._queue, self._deferred = [], []
         _call_back([CommandResult(pending.done, None, NotLeading()) for pending in rejected])
@@ -199,7 +240,7 @@ class Writer:
         await self.run_in_store_thread(self._store.close)
         self._thread.stop()
 
-    def submit(self, command: Callable[[Draft, datetime], T], *, defer: bool = False) -> asyncio.Future[T]:
+    def submit(self, command: Callable[[Draft, datetime], T | Steps[T]], *, defer: bool = False) -> asyncio.Future[T]:
         """Submit a command. The future gets its result when it is on disk, or its error if nothing has changed.
 
         Deferred commands are written together a little later. They have no waiting caller, so they should not make
@@ -229,12 +270,19 @@ class Writer:
             self._queue.append(PendingCommand(command, done))
             self._begin_soon()
 
-    async def execute(self, command: Callable[[Draft, datetime], T]) -> T:
-        """Submit a command and wait for its result."""
-        result = await self.submit(command)
-        executed = executed_commands.get()
-        if executed is not None:
-            executed.append(command)
+    async def execute(self, command: Callable[[Draft, datetime], T | Steps[T]]) -> T:
+        """Submit a command, which can be work in steps, and wait for its result."""
+        committed = committed_changes()
+        if committed is None:
+            return await self.submit(command)
+        drafts: list[Draft] = []
+
+        def decide(draft: Draft, now: datetime) -> T | Steps[T]:
+            drafts[:] = [draft]  # a command can be decided again
+            return command(draft, now)
+
+        result = await self.submit(decide)
+        committed += [draft.changes for draft in drafts if draft.changes]
         return result
 
     @contextmanager
@@ -265,6 +313,10 @@ class Writer:
     def record_seen(self, times: Mapping[str, datetime]) -> None:
         """Set when groups last polled. Polls are too frequent for a commit each."""
         self.state.record_seen(times)
+
+    def set_polls_known_from(self, time: datetime | None) -> None:
+        """Set since when the state has every poll; None: it has all."""
+        self.state.polls_known_from = time
 
     def count_dropped(self, webhook: str, count: int) -> None:
         """Count rows that a webhook will never deliver. The count starts at zero with the service."""
@@ -303,16 +355,30 @@ class Writer:
             self._begin_handle = asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Decide the next batch, and start its commit."""
+        """Do what remains of the last batch, decide the next one, and start its commit."""
         self._begin_handle = None
-        if self.is_committing:  # a callback of the last batch has already started the next one
-            return
-        while self._single or self._queue:
-            if self._single:
-                batch = [self._single.popleft()]
-            else:
-                batch, self._queue = self._queue, []
-            changes, results = self._decide(batch)
+        published, self._published = self._published, None
+        try:
+            if published is not None:
+                self._after_publish(*published)
+        finally:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        while self._deciding is not None or self._single or self._queue:
+            if self._deciding is None:
+                if self._single:
+                    batch = [self._single.popleft()]
+                else:
+                    batch, self._queue = self._queue, []
+                self._deciding = Decision(batch, self._decide(batch))
+            batch, steps = self._deciding
+            decided = take_slice(steps)
+            if decided is None:  # the rest follows when others have had their turn
+                self._begin_soon()
+                return
+            self._deciding = None
+            changes, results = decided.value
             if changes:
                 self.is_committing = True
                 self._commit_started_seconds = seconds_since_boot()
@@ -323,17 +389,20 @@ class Writer:
         if not self._deferred:
             self._idle.set()
 
-    def _decide(self, batch: list[PendingCommand]) -> tuple[Changes, list[CommandResult]]:
+    def _decide(self, batch: list[PendingCommand]) -> Steps[tuple[Changes, list[CommandResult]]]:
+        """Decide the commands of a batch. Those that are too many for it return to the queue."""
         now = self._clock.now()
         if self._earliest is not None:
             now = max(now, self._earliest)
         whole: Draft | None = None
         results = []
-        for pending in batch:
+        for number, pending in enumerate(batch, 1):
             # Each command gets its own draft, so that a failed one leaves no changes.
             draft = Draft(whole or self.state, new_id)
             try:
                 result = pending.command(draft, now)
+                if isinstance(result, Generator):
+                    result = yield from result
             except Exception as error:  # noqa: BLE001 - the caller gets it
                 results.append(CommandResult(pending.done, None, error))
             else:
@@ -342,6 +411,10 @@ class Writer:
                 else:
                     whole.absorb(draft)
                 results.append(CommandResult(pending.done, result, None))
+            if whole is not None and len(whole.changes.history) >= MAX_BATCH_ROWS:
+                self._queue[:0] = batch[number:]
+                del batch[number:]
+            yield COMMAND_COST
         changes = whole.changes if whole is not None else Changes()
         if changes:
             changes.decided_at = now
@@ -366,10 +439,9 @@ class Writer:
             if error is None:
                 self.position = position
                 try:
-                    started = self._publish(changes)
+                    self._published = changes, self._publish(changes)
                 finally:
                     _call_back(results)
-                self._update_executor(changes, started)
             elif isinstance(error, NotLeading):
                 _call_back([one._replace(error=error) for one in results])
                 self.on_deposed()
@@ -383,7 +455,14 @@ class Writer:
             else:
                 _call_back([one._replace(error=error) for one in results])
         finally:
-            self._begin()
+            self._begin_soon()
+
+
+class Decision(NamedTuple):
+    """A batch that is being decided."""
+
+    batch: list[PendingCommand]
+    steps: Steps[tuple[Changes, list[CommandResult]]]
 
 
 class CommandResult(NamedTuple):

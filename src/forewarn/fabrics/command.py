@@ -23,11 +23,15 @@ from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.ports import MachineState
 from forewarn.system.child_process import ChildProcess
 from forewarn.system.files import sync_folder, write_atomically
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from forewarn.ports import WorkOrder
+    from forewarn.ports import PlacedVMs, WorkOrder
+
+
+_log = get_logger(__name__)
 
 
 class WorkResult(NamedTuple):
@@ -35,6 +39,9 @@ class WorkResult(NamedTuple):
 
     code: int | None
     last_line: str
+    """Of its error output."""
+    output: bytes = b""
+    """The last line of its output."""
 
 
 class OrderFolder:
@@ -44,6 +51,7 @@ class OrderFolder:
         self._folder = folder
         self._order = folder / "order.json"
         self._errors = folder / "errors"
+        self._output = folder / "output"
         self._child = ChildProcess(folder / "lock", folder / "exit")
 
     def is_running(self) -> bool:
@@ -56,12 +64,14 @@ class OrderFolder:
 
     def result(self) -> WorkResult:
         """Return the result. Call only when it is not running: the exit code is written before the lock is released."""
-        try:
-            with self._errors.open("rb") as errors:
-                line = last_line(errors)
-        except FileNotFoundError:
-            line = ""
-        return WorkResult(self._child.exit_code(), line)
+        found = []
+        for path in (self._errors, self._output):
+            try:
+                with path.open("rb") as file:
+                    found.append(_last_line(file))
+            except FileNotFoundError:
+                found.append(b"")
+        return WorkResult(self._child.exit_code(), _printable(found[0]), found[1])
 
     def start_program(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Write the order to disk, start the program, and return its process.
@@ -73,11 +83,10 @@ class OrderFolder:
         write_atomically(self._order, json.dumps(order | {"again": again}).encode() + b"\n")
         for folder in (self._folder.parent, self._folder.parent.parent):
             sync_folder(folder)
-        output = self._folder / "output"
-        for file in (output, self._errors):
+        for file in (self._output, self._errors):
             file.unlink(missing_ok=True)
             file.touch(0o600)
-        with output.open("ab") as stream:
+        with self._output.open("ab") as stream:
             return self._child.start(
                 self._child.take_lock({}),
                 command,
@@ -187,9 +196,14 @@ class OperatorProgram:
 
 def last_line(file: IO[bytes]) -> str:
     """Return the last non-empty line, shortened and without control characters."""
+    return _printable(_last_line(file))
+
+
+def _last_line(file: IO[bytes]) -> bytes:
+    """Return the last non-empty line."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BACK_BYTES))
     lines = [line for line in file.read(_READ_BACK_BYTES).splitlines() if line.strip()]
-    return _printable(lines[-1]) if lines else ""
+    return lines[-1] if lines else b""
 
 
 def _printable(text: bytes) -> str:
@@ -207,6 +221,20 @@ def _interpreter(path: str) -> str:
         return ""
     # Keep a carriage return: with Windows line ends it is part of the interpreter's name.
     return os.fsdecode(first[2:].strip(b" \t\n").replace(b"\t", b" ").split(b" ")[0]) if first[:2] == b"#!" else ""
+
+
+def _read_hosts(line: bytes) -> dict[str, str]:
+    """Return the hosts in the last line of the output. Other output means nothing. Raises ValueError if it is wrong."""
+    if not line.startswith(b"{"):
+        return {}
+    try:
+        found = json.loads(line)
+    except RecursionError as error:
+        raise ValueError from error
+    hosts = found.get("hosts", {})
+    if not isinstance(hosts, dict) or not all(isinstance(host, str) for host in hosts.values()):
+        raise ValueError
+    return hosts
 
 
 def _read_machine(vm: str, stdout: bytes) -> MachineState | None:
@@ -256,14 +284,14 @@ class CommandFabric:
     async def freeze(self, order: WorkOrder) -> None:
         await self._execute(Verb.FREEZE, order)
 
-    async def migrate(self, order: WorkOrder) -> None:
-        await self._execute(Verb.MIGRATE, order)
+    async def migrate(self, order: WorkOrder) -> PlacedVMs:
+        return await self._place(Verb.MIGRATE, order)
 
     async def reboot(self, order: WorkOrder) -> None:
         await self._execute(Verb.REBOOT, order)
 
-    async def redeploy(self, order: WorkOrder) -> None:
-        await self._execute(Verb.REDEPLOY, order)
+    async def redeploy(self, order: WorkOrder) -> PlacedVMs:
+        return await self._place(Verb.REDEPLOY, order)
 
     async def reimage(self, order: WorkOrder) -> None:
         await self._execute(Verb.REIMAGE, order)
@@ -271,8 +299,8 @@ class CommandFabric:
     async def deallocate(self, order: WorkOrder) -> None:
         await self._execute(Verb.DEALLOCATE, order)
 
-    async def start(self, order: WorkOrder) -> None:
-        await self._execute(Verb.START, order)
+    async def start(self, order: WorkOrder) -> PlacedVMs:
+        return await self._place(Verb.START, order)
 
     async def delete(self, order: WorkOrder) -> None:
         await self._execute(Verb.DELETE, order)
@@ -285,7 +313,22 @@ class CommandFabric:
         await asyncio.Event().wait()  # the program reports only when it is called
         yield ""  # never reached; makes this an async generator
 
-    async def _execute(self, verb: Verb, order: WorkOrder) -> None:
+    async def _place(self, verb: Verb, order: WorkOrder) -> PlacedVMs:
+        """Execute an order that brings VMs to hosts. Returns the hosts that the program reports."""
+        end = await self._execute(verb, order)
+        try:
+            return _read_hosts(end.output)
+        except ValueError:
+            _log.warning(
+                "reported_hosts_ignored",
+                "The program reported hosts in a wrong form. The VMs are listed on the hosts of the order. Expected as "
+                'the last line of its output: {"hosts": {"VM": "HOST"}}',
+                operation_id=order.operation,
+                output=_printable(end.output),
+            )
+            return None
+
+    async def _execute(self, verb: Verb, order: WorkOrder) -> WorkResult:
         """Execute an order. If it is cancelled, the program keeps running, and the same order finds it again."""
         if not _SAFE_ID.fullmatch(order.operation):
             raise WorkFailed(problem=f"{order.operation!r} is not a valid operation id; expected an id like a UUID")
@@ -302,6 +345,7 @@ class CommandFabric:
             self._released[order.operation] = None
         if end.code != 0:
             raise _failure(f"{self._program} {verb}", end)
+        return end
 
     async def _remove_old_folders(self) -> None:
         """Limit the number of folders of ended orders, which are kept in case an order is repeated."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.errors import Unavailable, WorkFailed
-from forewarn.ports import Clock, MachineState, WorkOrder
+from forewarn.ports import Clock, MachineState, PlacedVMs, WorkOrder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -40,6 +40,8 @@ class SimulatedFabric:
         """How many of the next orders fail permanently."""
         self.lost_orders = 0
         """How many of the next orders are lost: they never return."""
+        self.chosen_hosts: dict[str, str] = {}
+        """Hosts to which it brings VMs by its own choice, as real fabrics can."""
         self.unhealthy: set[str] = set()
         """VMs that are reported as not running."""
 
@@ -50,14 +52,16 @@ class SimulatedFabric:
     async def freeze(self, order: WorkOrder) -> None:
         await self._execute(order, _unchanged)
 
-    async def migrate(self, order: WorkOrder) -> None:
+    async def migrate(self, order: WorkOrder) -> PlacedVMs:
         await self._execute(order, _unchanged)
+        return self._placed(order)
 
     async def reboot(self, order: WorkOrder) -> None:
         await self._execute(order, _booted)
 
-    async def redeploy(self, order: WorkOrder) -> None:
+    async def redeploy(self, order: WorkOrder) -> PlacedVMs:
         await self._execute(order, _booted)
+        return self._placed(order)
 
     async def reimage(self, order: WorkOrder) -> None:
         await self._execute(order, _booted)
@@ -65,8 +69,9 @@ class SimulatedFabric:
     async def deallocate(self, order: WorkOrder) -> None:
         await self._execute(order, _stopped)
 
-    async def start(self, order: WorkOrder) -> None:
+    async def start(self, order: WorkOrder) -> PlacedVMs:
         await self._execute(order, _started)
+        return self._placed(order)
 
     async def delete(self, order: WorkOrder) -> None:
         await self._execute(order, _stopped, permanent=True)
@@ -108,6 +113,9 @@ class SimulatedFabric:
         self._done[order.operation] = None
         if len(self._done) > _REMEMBERED_ORDERS:
             del self._done[next(iter(self._done))]
+
+    def _placed(self, order: WorkOrder) -> PlacedVMs:
+        return {vm: host for vm, host in self.chosen_hosts.items() if vm in order.vms}
 
     def _machine(self, vm: str) -> MachineState:
         return self._machines.get(vm) or MachineState(vm, running=True, boots=1)

@@ -28,10 +28,10 @@ from forewarn.core.fleet import (
 )
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clashes, spread_domains, spread_hosts
-from forewarn.core.windows import parse_window
-from forewarn.errors import nearest, nearest_name
+from forewarn.core.windows import MAX_WINDOWS, parse_window
+from forewarn.errors import nearest, nearest_name, shortened, shown
 from forewarn.files.policy import parse_os_image_notice, parse_terminate_notice
-from forewarn.files.toml_reader import TomlFile, TomlTable, lines_of
+from forewarn.files.toml_reader import TomlFile, TomlTable, free, lines_of, on_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ _KEYS = (
     *("name", "group", "host", "update_domain", "fault_domain", "address", "listen", "hostname"),
     *("priority", "eviction_policy", "size", "zone", "tags", "auto_approve", "terminate_notice"),
     *("count", "first", "addresses", "hosts", "placement_group"),
-    *("os", "location", "user_data", "custom_data", "public_keys"),
+    *("os", "location", "user_data", "custom_data", "public_keys", "approve_when_down"),
 )
 _SET_KEYS = {
     "addresses": 'write address = "10.0.0.4"',
@@ -62,7 +62,9 @@ _MAX_DATA_BYTES = 65_535
 _NAME = re.compile(r"""[^\s/\\"'<>|:*?#&%]{1,80}""")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")  # fits into six digits of base 36
 _LARGEST_FIRST = 100_000_000
-_LARGEST_COUNT = 1_000_000
+MAX_VMS = 1_000_000
+MAX_FLEET_BYTES = 32 * 1_048_576
+"""About 100,000 VMs that are written one by one. A copy of a larger text would delay polls."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _LISTEN = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})(?:-([0-9]{1,5}))?")
@@ -89,7 +91,7 @@ def read_vms(entry: TomlTable, groups: Declared[Group], hosts: Declared[Host], s
     _check_set_keys(entry)
     group = _declared(entry, groups, entry.text("group"), "group") if "group" in entry else None
     first = entry.integer("first", 0, 0, _LARGEST_FIRST)
-    numbers = range(first, first + entry.integer("count", 1, 1, _LARGEST_COUNT))
+    numbers = range(first, first + entry.integer("count", 1, 1, MAX_VMS))
     names = _names(entry, group, numbers)
     if group is None and entry.is_right("group"):
         _check_group_names(entry, names, groups.by_name)
@@ -110,6 +112,8 @@ def read_vms(entry: TomlTable, groups: Declared[Group], hosts: Declared[Host], s
     public_keys = shared.setdefault(public_keys, public_keys)
     terminate_notice = _own_terminate_notice(entry, group)
     eviction_policy = _own_eviction_policy(entry, priority)
+    _reject_in_group(entry, group, "approve_when_down")
+    approve_when_down = entry.flag("approve_when_down")
     return [
         VM(
             *(name, group.name if group else name, host, update_domain, fault_domain, address, listen),
@@ -122,6 +126,7 @@ def read_vms(entry: TomlTable, groups: Declared[Group], hosts: Declared[Host], s
             public_keys=public_keys,
             terminate_notice=terminate_notice,
             eviction_policy=eviction_policy,
+            approve_when_down=approve_when_down is not False,
         )
         for name, host, address, listen, hostname in zip(
             names,
@@ -140,8 +145,12 @@ def check_name(entry: TomlTable, key: str, name: str) -> None:
         if entry.is_right("count"):
             problem = "{n} is the number of a VM in a set. Write a name without it"
             entry.report(f"{problem}, or add count.", key)
+    elif name in {".", ".."}:
+        entry.report(
+            f"{shown(name)} cannot be a name: clients and proxies remove it from URLs. Write another name.", key
+        )
     elif not _NAME.fullmatch(name) or not name.isprintable():
-        problem = f"{name!r} is not a valid name. Write 1 to 80 characters"
+        problem = f"{shown(name)} is not a valid name. Write 1 to 80 characters"
         without = """without white space, control characters and / \\ " ' < > | : * ? # & %"""
         entry.report(f"{problem}, {without}.", key)
 
@@ -163,7 +172,7 @@ def _declared(entry: TomlTable, declared: Declared[_Declared], name: str, key: s
     if found is None:
         if name not in declared.by_name and declared.is_complete:
             table = key.removesuffix("s")
-            entry.report(f"No [[{table}]] is named {name!r}.{nearest(name, declared.by_name)}", key, *deeper)
+            entry.report(f"No [[{table}]] is named {shown(name)}.{nearest(name, declared.by_name)}", key, *deeper)
         entry.distrust(key, *deeper)
     return found
 
@@ -232,7 +241,7 @@ def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Container
     """Reject VMs without a group that have the name of a group. Such a VM is a group with its own name."""
     for name in names:
         if name in groups:
-            problem = f'{name!r} is also the name of a group. Write group = "{name}", or choose another name.'
+            problem = f'{shown(name)} is also the name of a group. Write group = "{name}", or choose another name.'
             entry.report(problem, "name")
 
 
@@ -294,7 +303,8 @@ def _tags(entry: TomlTable) -> tuple[tuple[str, str], ...]:
 def _check_plain(entry: TomlTable, text: str, *keys: str) -> None:
     if not text.isprintable():
         entry.report(
-            f"{text!r} contains control characters or other invisible characters. Write plain text in one line.", *keys
+            f"{shown(text)} contains control characters or other invisible characters. Write plain text in one line.",
+            *keys,
         )
 
 
@@ -332,7 +342,7 @@ def _own_terminate_notice(entry: TomlTable, group: Group | None) -> timedelta | 
 
 def _reject_in_group(entry: TomlTable, group: Group | None, key: str) -> None:
     if group and key in entry:
-        entry.report(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", key)
+        entry.report(f"Applies to the whole group. Write it in [[group]] {shown(group.name)}.", key)
 
 
 def _own_eviction_policy(entry: TomlTable, priority: str) -> str:
@@ -359,7 +369,7 @@ def _hosts(entry: TomlTable, declared: Declared[Host], names: Sequence[str]) -> 
     own_hosts = [own_host(name) if name else "" for name in names]
     for name, own in zip(names, own_hosts, strict=True):
         if own in declared.by_name:
-            problem = f"Without it {name!r} gets its own host {own!r}, but a [[host]] has this name."
+            problem = f"Without it {shown(name)} gets its own host {shown(own)}, but a [[host]] has this name."
             entry.report(f"{problem} Write host, or rename the [[host]].", "host")
     return own_hosts
 
@@ -400,7 +410,7 @@ def _usable(entry: TomlTable, text: str) -> tuple[_Address, _Address] | None:
     try:
         network = ip_network(text)
     except ValueError:
-        problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros after the prefix."
+        problem = f"{shown(text)} is not a network. Write it like 10.1.0.0/24, with zeros after the prefix."
         entry.report(problem, "addresses")
         return None
     if network.num_addresses <= 2:  # point-to-point link or single address: all are usable
@@ -415,7 +425,7 @@ def _address(entry: TomlTable, key: str, text: str) -> _Address | None:
         address = None
     # An address with a zone (fe80::1%eth0) means different callers on different interfaces.
     if address is None or "%" in text:
-        entry.report(f"{text!r} is not an address. Write it like 10.0.0.4 or fd00::4.", key)
+        entry.report(f"{shown(text)} is not an address. Write it like 10.0.0.4 or fd00::4.", key)
         return None
     return _unmapped(address)
 
@@ -457,7 +467,7 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
 _TABLES = ("group", "host", "vm")
 _GROUP_KEYS = (
     *("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows"),
-    *("mode", "visibility", "eviction_policy", "os_image_notice"),
+    *("mode", "visibility", "eviction_policy", "os_image_notice", "approve_when_down"),
 )
 _HOST_KEYS = ("name",)
 _KINDS = tuple(kind.value for kind in GroupKind)
@@ -478,24 +488,44 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     With `beside`, the file adds to that fleet and may refer to its groups and hosts. Returns the whole fleet.
     """
     file = TomlFile(text, source)
-    tables, misspelled = _read_tables(file)
-    there = beside or Fleet()
-    groups = _read_declared(file, tables["group"], _read_group, there.groups, is_complete="group" not in misspelled)
-    hosts = _read_declared(file, tables["host"], _read_host, there.hosts, is_complete="host" not in misspelled)
+    document = file.load()
+    tables: dict[str, list[TomlTable]] = {}
     vms: list[VM] = []
     entries: list[TomlTable] = []  # the [[vm]] of each VM
+    try:
+        misspelled = _read_tables(file, document, tables)
+        return _read_fleet(file, tables, misspelled, beside or Fleet(), vms, entries)
+    finally:
+        for large in (vms, entries, tables, document):
+            free(large)
+
+
+def _read_fleet(
+    file: TomlFile,
+    tables: Mapping[str, list[TomlTable]],
+    misspelled: set[str],
+    there: Fleet,
+    vms: list[VM],
+    entries: list[TomlTable],
+) -> Fleet:
+    groups = _read_declared(file, tables["group"], _read_group, there.groups, is_complete="group" not in misspelled)
+    hosts = _read_declared(file, tables["host"], _read_host, there.hosts, is_complete="host" not in misspelled)
     shared: dict[Hashable, Any] = {}
     for entry in tables["vm"]:
+        if (count := len(vms) + entry.integer("count", 1, 1, MAX_VMS)) > MAX_VMS:
+            problem = f"The fleet has at most {MAX_VMS} VMs. With this set it has {count}."
+            entry.report(problem, "count" if "count" in entry else "name")
+            break
         declared = read_vms(entry, groups, hosts, shared)
         for vm in declared:
             if vm.name in there.vms:
-                entry.report(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")
+                entry.report(f"{shown(vm.name)} is already in the fleet. Names of VMs must be unique.", "name")
         vms += declared
         entries += [entry] * len(declared)
     if not vms:
         file.report("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
     known_groups = {name: group for name, group in groups.by_name.items() if group is not None}
-    _check_unique(text, vms, entries)
+    _check_unique(file.text, vms, entries)
     _check_group_membership(vms, entries, known_groups)
     _check_scope_names(vms, entries, tables["group"], known_groups)
     _check_placement_groups(vms, entries, known_groups)
@@ -505,26 +535,26 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     _check_domains(vms, entries)
     file.raise_mistakes()
     known_hosts = [host for host in hosts.by_name.values() if host is not None]
-    return Fleet(spread_domains([*there.vms.values(), *vms], known_groups), known_groups.values(), known_hosts)
+    of_entry = {id(entry): tuple(entry.texts("hosts")) for entry in tables["vm"] if "hosts" in entry}
+    choices = {vm.name: of_entry[id(entry)] for vm, entry in zip(vms, entries, strict=True) if id(entry) in of_entry}
+    placed = spread_domains([*there.vms.values(), *vms], known_groups)
+    return Fleet(placed, known_groups.values(), known_hosts, choices)
 
 
-def _read_tables(file: TomlFile) -> tuple[dict[str, list[TomlTable]], set[str]]:
-    """Return the tables by name, and the names that are misspelled somewhere, so that their tables are incomplete."""
-    document = file.load()
+def _read_tables(file: TomlFile, document: dict[str, Any], tables: dict[str, list[TomlTable]]) -> set[str]:
+    """Add the tables by name. Return the names that are misspelled somewhere, so that their tables are incomplete."""
     top = TomlTable(file, "", None, document)
     misspelled = set()
     for table in document:
         if table not in _TABLES:
             top.report(f"Unknown table. Tables: {', '.join(_TABLES)}.{nearest(table, _TABLES)}", table)
             misspelled.add(nearest_name(table, _TABLES))
-    tables = {
-        table: top.rows(table, f"Must be written [[{table}]] with double brackets, once for each {table}.")
-        for table in _TABLES
-    }
+    for table in _TABLES:
+        tables[table] = top.rows(table, f"Must be written [[{table}]] with double brackets, once for each {table}.")
     for table in _TABLES:
         if table in misspelled and table not in document:
             top.distrust(table)
-    return tables, misspelled | {table for table in _TABLES if not top.is_right(table)}
+    return misspelled | {table for table in _TABLES if not top.is_right(table)}
 
 
 def _read_declared(
@@ -550,7 +580,7 @@ def _read_declared(
             firsts[name], declared[name] = entry, value
     lines = lines_of(file.text, [firsts[name].path("name") for _, name in again])
     for (entry, name), line in zip(again, lines, strict=True):
-        entry.report(f"{name!r} is already used on line {line}. Names must be unique.", "name")
+        entry.report(f"{shown(name)} is already used{on_line(line)}. Names must be unique.", "name")
     return Declared({**there, **declared}, is_complete)
 
 
@@ -575,6 +605,7 @@ def _read_group(entry: TomlTable, name: str) -> Group | None:
         Visibility(_of_scale_set(entry, kind, "visibility", [visibility.value for visibility in Visibility])),
         eviction_policy=_set_eviction_policy(entry, kind),
         os_image_notice=_os_image_notice(entry, kind),
+        approve_when_down=entry.flag("approve_when_down") is not False,
     )
     decisive = ("kind", "update_domains", "fault_domains", "mode", "visibility")
     return group if entry.is_right(*decisive) else None
@@ -583,20 +614,20 @@ def _read_group(entry: TomlTable, name: str) -> Group | None:
 def _of_scale_set(entry: TomlTable, kind: str, key: str, choices: Sequence[str]) -> str:
     """Return a choice that only scale sets have."""
     if key in entry and kind != GroupKind.SCALE_SET:
-        entry.report(f"Only a scale set has a {key}. The kind of this group is {kind!r}.", key)
+        entry.report(f"Only a scale set has a {key}. The kind of this group is {shown(kind)}.", key)
     return entry.choice(key, choices, choices[0])
 
 
 def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" in entry and kind not in TERMINATE_NOTICE_KINDS:
-        problem = f"Only scale sets and standalone VMs can have one. The kind of this group is {kind!r}."
+        problem = f"Only scale sets and standalone VMs can have one. The kind of this group is {shown(kind)}."
         entry.report(problem, "terminate_notice")
     return _notice(entry, "terminate_notice", parse_terminate_notice)
 
 
 def _os_image_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "os_image_notice" in entry and kind != GroupKind.SCALE_SET:
-        problem = f"Only a scale set has an OS image notice. The kind of this group is {kind!r}."
+        problem = f"Only a scale set has an OS image notice. The kind of this group is {shown(kind)}."
         entry.report(problem, "os_image_notice")
     return _notice(entry, "os_image_notice", parse_os_image_notice)
 
@@ -613,14 +644,18 @@ def _notice(entry: TomlTable, key: str, parse: Callable[[str], timedelta]) -> ti
 
 def _set_eviction_policy(entry: TomlTable, kind: str) -> str:
     if "eviction_policy" in entry and kind != GroupKind.SCALE_SET:
-        problem = f"Only a scale set can have one. The kind of this group is {kind!r}. Write it in [[vm]]."
+        problem = f"Only a scale set can have one. The kind of this group is {shown(kind)}. Write it in [[vm]]."
         entry.report(problem, "eviction_policy")
     return _eviction_policy(entry)
 
 
 def _windows(entry: TomlTable) -> tuple[Window, ...]:
     windows = []
-    for index, text in enumerate(entry.texts("windows")):
+    texts = entry.texts("windows")
+    if len(texts) > MAX_WINDOWS:
+        entry.report(f"Has {len(texts):,} windows. Write at most {MAX_WINDOWS}.", "windows")
+        return ()
+    for index, text in enumerate(texts):
         try:
             windows.append(parse_window(text))
         except ValueError as error:
@@ -647,8 +682,9 @@ def _check_unique(text: str, vms: Sequence[VM], entries: Sequence[TomlTable]) ->
     for (position, other, field), line in zip(again, lines, strict=True):
         entry, value = entries[position], getattr(vms[position], field)
         key = "addresses" if field == "address" and "count" in entry else field
-        holder = f'vm "{vms[other].name}" (line {line})' if vms[other].name else f"the VM on line {line}"
-        entry.report(f"{value!r} is already used by {holder}. It must be unique.", key)
+        known_line = f" (line {line})" if line else ""
+        holder = f'vm "{shortened(vms[other].name)}"{known_line}' if vms[other].name else f"another VM{on_line(line)}"
+        entry.report(f"{shown(value)} is already used by {holder}. It must be unique.", key)
 
 
 def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
@@ -660,7 +696,7 @@ def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], gro
             continue
         first = held.setdefault(vm.group, vm.name)
         if first != vm.name:
-            problem = f'Standalone group {vm.group!r} already has its VM "{first}". Omit group.'
+            problem = f'Standalone group {shown(vm.group)} already has its VM "{first}". Omit group.'
             entry.report(problem, "group")
 
 
@@ -682,11 +718,11 @@ def _check_scope_names(
     for entry, name in named:
         parts = _SCOPE_NAME.fullmatch(name)
         if parts and parts[1] in scale_sets:
-            problem = f"{name!r} is the name of a placement group of {parts[1]!r}. Choose another name."
+            problem = f"{shown(name)} is the name of a placement group of {shown(parts[1])}. Choose another name."
             entry.report(problem, "name")
     for vm, entry in zip(vms, entries, strict=True):
         if vm.name in groups and vm.group in own:
-            entry.report(f"{vm.name!r} is also the name of a group. Choose another name.", "name")
+            entry.report(f"{shown(vm.name)} is also the name of a group. Choose another name.", "name")
 
 
 def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
@@ -698,9 +734,9 @@ def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], gro
             continue
         sizes[group.name, number] += 1
         if sizes[group.name, number] > PLACEMENT_GROUP_SIZE:
-            problem = f"Placement group {number} of {group.name!r} has at most {PLACEMENT_GROUP_SIZE} VMs"
+            problem = f"Placement group {number} of {shown(group.name)} has at most {PLACEMENT_GROUP_SIZE} VMs"
             remedy = "Write another number, or omit it."
-            entry.report(f"{problem}, and {vm.name!r} is one too many. {remedy}", "placement_group")
+            entry.report(f"{problem}, and {shown(vm.name)} is one too many. {remedy}", "placement_group")
 
 
 def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
@@ -710,19 +746,18 @@ def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping
             continue
         group = groups.get(vm.group)
         if vm.terminate_notice is not None or (group is not None and group.terminate_notice is not None):
-            holder = f"group {group.name!r}" if group is not None else "it"
+            holder = f"group {shown(group.name)}" if group is not None else "it"
             problem = f"Azure offers no terminate notice for Spot VMs, and {holder} has one. Omit one of the two."
             entry.report(problem, "priority")
 
 
 def _check_eviction_policies(groups: Iterable[TomlTable], vms: Sequence[VM], there: Fleet) -> None:
     """Reject the eviction policy of a set with VMs, but without a Spot VM."""
-    all_vms = [*there.vms.values(), *vms]
+    has_spot: dict[str, bool] = {}
+    for vm in (*there.vms.values(), *vms):
+        has_spot[vm.group] = has_spot.get(vm.group, False) or vm.priority == SPOT
     for entry in groups:
-        if "eviction_policy" not in entry:
-            continue
-        members = [vm for vm in all_vms if vm.group == entry.text("name")]
-        if members and all(vm.priority != SPOT for vm in members):
+        if "eviction_policy" in entry and has_spot.get(entry.text("name")) is False:
             problem = f'Only Spot VMs are evicted, and the set has none. Write priority = "{SPOT}" in [[vm]].'
             entry.report(problem, "eviction_policy")
 
@@ -733,7 +768,8 @@ def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
         held, entry = vms[first], entries[second]
         if held.host and entry.is_right("group"):
             problem = (
-                f"Host {held.host!r} already holds update domain {held.update_domain} of group {held.group!r}, "
-                f'with vm "{held.name}". A host holds at most one. Write {held.update_domain}, or another host.'
+                f"Host {shown(held.host)} already holds update domain {held.update_domain} of group "
+                f'{shown(held.group)}, with vm "{held.name}". A host holds at most one. Write {held.update_domain}, '
+                "or another host."
             )
             entry.report(problem, "update_domain")

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.errors import BadDuration
+from forewarn.errors import BadDuration, DurationTooLong, shown
 
 MIN_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].min_notice
 MAX_TERMINATE_NOTICE = timedelta(minutes=15)
@@ -32,10 +32,12 @@ def parse_os_image_notice(text: str) -> timedelta:
 def _parse_notice(text: str, minimum: timedelta, maximum: timedelta, hint: str) -> timedelta:
     try:
         duration = parse_duration(text)
+    except DurationTooLong:
+        raise ValueError(f"{shown(text)} is too long. {hint}") from None
     except BadDuration:
-        raise ValueError(f"{text!r} is not a duration. {hint}") from None
+        raise ValueError(f"{shown(text)} is not a duration. {hint}") from None
     if not minimum <= duration <= maximum:
-        raise ValueError(f"{text!r} is {format_duration(duration)}. {hint}")
+        raise ValueError(f"{shown(text)} is {format_duration(duration)}. {hint}")
     return duration
 
 

@@ -21,7 +21,7 @@ from forewarn.core.scenarios import (
     StepOptions,
     WaitCondition,
 )
-from forewarn.errors import BadFleet, BadOption, BadScenario, Invalid, nearest
+from forewarn.errors import BadFleet, BadOption, BadScenario, Invalid, nearest, shown
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.files.toml_reader import TomlFile, TomlTable
 
@@ -49,7 +49,7 @@ _MAX_VMS = 1000
 _MAX_DOMAINS = 100
 _MAX_DURATION = 3600
 _NO_DURATION = -2
-_STATUSES = (EventStatus.SCHEDULED.value, EventStatus.STARTED.value)
+_STATUSES = tuple(status.value for status in EventStatus if status.live)
 
 
 def parse_scenario(text: str, name: str, source: str) -> Scenario:
@@ -161,7 +161,7 @@ def _read_options(entry: TomlTable, do: str, vms: int) -> StepOptions:
     allowed = ("vms", *ACTIONS[do]) if do else ()
     for key in OPTION_KEYS:
         if key in entry and key not in allowed and entry.is_right("do"):
-            takes = f"Options of do = {do!r}: {', '.join(allowed)}." if do else "It is only for steps with do."
+            takes = f"Options of do = {shown(do)}: {', '.join(allowed)}." if do else "It is only for steps with do."
             if key == "description" and do in CAUSES:
                 takes = f"A user requests a {do}, and Azure describes such operations itself. {takes}"
             entry.report(f"Is not allowed here. {takes}", key)
@@ -171,7 +171,7 @@ def _read_options(entry: TomlTable, do: str, vms: int) -> StepOptions:
     event_type = entry.text("type")
     if event_type and event_type.lower() not in types:
         entry.report(
-            f"{event_type!r} is not one of {', '.join(EVENT_TYPES)}.{nearest(event_type, EVENT_TYPES)}", "type"
+            f"{shown(event_type)} is not one of {', '.join(EVENT_TYPES)}.{nearest(event_type, EVENT_TYPES)}", "type"
         )
     return StepOptions(
         vms=_read_places(entry, vms),
@@ -224,7 +224,7 @@ def _read_fault(entry: TomlTable) -> FaultSpec | None:
         except BadOption as error:
             # To find the next mistake, continue without this option.
             key = str(error.fields["name"])
-            entry.report(f"Invalid {key} {error.fields['value']!r}: {error.fields['problem']}", key)
+            entry.report(f"Invalid {key} {shown(error.fields['value'])}: {error.fields['problem']}", key)
             order = order._replace(**{key: FaultSpec._field_defaults[key]})
         except Invalid as error:
             entry.report(str(error), "kind")
@@ -236,7 +236,7 @@ def _reject_renamed(entry: TomlTable, renamed: dict[str, str]) -> None:
     """Name the current key in place of a key of release 0.1."""
     for old, new in renamed.items():
         if old in entry:
-            entry.report(f"It is now called {new!r}.", old)
+            entry.report(f"It is now called {shown(new)}.", old)
             if new not in entry:
                 entry.distrust(new)
 
@@ -262,8 +262,9 @@ def _read_expectation(entry: TomlTable) -> Expectation:
         entry.report(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
     if expectation.notified is False and expectation.about_event:
         entry.report("With notified = false there is no event. Omit type, status, notice and the like.", "notified")
-    if expectation.notice is not None and expectation.status == EventStatus.STARTED:
-        entry.report('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
+    if expectation.notice is not None and expectation.status not in (None, EventStatus.SCHEDULED):
+        only = 'Check the notice with status = "Scheduled".'
+        entry.report(f"An event that is {expectation.status} has no NotBefore. {only}", "notice")
     return expectation
 
 

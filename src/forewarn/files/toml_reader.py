@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from forewarn.core.durations import parse_duration
-from forewarn.errors import BadDuration, BadFleet, Mistake, nearest, nearest_name
+from forewarn.errors import BadDuration, BadFleet, Mistake, nearest, nearest_name, shortened, shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,18 +28,102 @@ if TYPE_CHECKING:
 KeyPath = tuple[str | int, ...]
 """Keys and array indices from the top of the file: `("vm", 3, "host")`."""
 
-_STRING = r'"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'"
-# A multi-line string may end in up to five quotes, of which the last three close it.
-_LONG_STRING = r'"""(?:[^\\]|\\.)*?""""{0,2}' + r"|'''.*?''''{0,2}"
-_BLANK = re.compile(r"(?:[\s,]+|\#[^\n]*)*")
+MAX_PIECE = 262_144
+"""Maximum length of a string, of a comment, and of what else is in a line without one. tomllib checks each of them with
+one call that holds the interpreter lock."""
+MAX_KEY_PARTS = 20
+"""The work of tomllib grows with the square of the parts of a key."""
+MAX_DOTS = 100_000
+"""Maximum number of dots outside of strings and comments. tomllib needs half a kilobyte for each one in a key."""
+MAX_SEARCHED = 1_048_576
+"""In longer text the lines of mistakes are not searched. Their keys say where they are."""
+
+_SPACES = re.compile(r"[\s,]*")
+_COMMENT = re.compile(r"#[^\n]*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_KEY = re.compile(rf"{_BARE_KEY.pattern}|{_STRING}")
-_PIECE = re.compile(rf"[\[\]{{}}]|{_LONG_STRING}|{_STRING}|[^,\[\]{{}}#\n]+", re.DOTALL)
+_OTHER = re.compile(r"[\[\]{}]|[^,\[\]{}#\n]+")
+_BETWEEN = re.compile(rf"\s{{0,{MAX_PIECE}}}([^\"'#\n]{{0,{MAX_PIECE + 1}}})")
+_SEPARATOR = re.compile(r"[=,\[\]{}\n]")
+
+
+# --- Strings, and the size of all pieces --------------------------------------------------------------
+
+
+def _string_end(text: str, start: int, stop: int) -> int:
+    """Return the end of the string that starts here. An open one ends with its line, or at `stop`."""
+    quote = text[start]
+    is_long = text.startswith(quote * 3, start)
+    delimiter = quote * 3 if is_long else quote
+    end = text.find(delimiter, start + len(delimiter), stop)
+    while end >= 0 and quote == '"' and _is_escaped(text, end):
+        end = text.find(delimiter, end + 1, stop)
+    if end < 0:
+        end = stop
+    if not is_long:
+        line_end = text.find("\n", start, end)
+        return min(end + 1, stop) if line_end < 0 else line_end
+    end += len(delimiter)
+    # It may end in up to five quotes, of which the last three close it.
+    end += text.startswith(quote, end) + text.startswith(quote * 2, end)
+    return min(end, stop)
+
+
+def _is_escaped(text: str, position: int) -> bool:
+    backslash = position
+    while text[backslash - 1] == "\\":
+        backslash -= 1
+    return (position - backslash) % 2 == 1
+
+
+def check_pieces(text: str) -> tuple[int, str] | None:
+    """Return the position and the problem of the first piece that is too long for tomllib; None if there is none.
+
+    Reads strings and comments as tomllib does, up to the first mistake that ends its work.
+    """
+    position = dots = all_dots = 0
+    while position < len(text):
+        start = position
+        stop = min(start + MAX_PIECE + 2, len(text))
+        if text[start] in "\"'":
+            position = _string_end(text, start, stop)
+        elif text[start] == "#":
+            position = text.find("\n", start, stop)
+            position = stop if position < 0 else position
+        else:
+            found = cast("re.Match[str]", _BETWEEN.match(text, start))
+            start, position = found.span(1)
+            before, *others = map(_count_dots, _SEPARATOR.split(found[0]))
+            most = max(dots + before, *others) if others else dots + before
+            if most >= MAX_KEY_PARTS:
+                return start, f"A key has more than {MAX_KEY_PARTS} parts."
+            dots = others[-1] if others else most
+            all_dots += _count_dots(found[0])
+            if all_dots > MAX_DOTS:
+                return start, f"The file has more than {MAX_DOTS} dots in keys. Write tables inline: {{a = 1, b = 2}}."
+        if position - start > MAX_PIECE:
+            problem = f"A string, a comment, or another part of a line has more than {MAX_PIECE} characters."
+            return start, f"{problem} Shorten it, or write it in several lines."
+    return None
+
+
+def _count_dots(text: str) -> int:
+    return text.count(".")
+
+
+# --- Lines of keys ------------------------------------------------------------------------------------
+
+
+def on_line(line: int) -> str:
+    """Return " on line 3", or an empty string if the line is not known."""
+    return f" on line {line}" if line else ""
 
 
 def lines_of(text: str, paths: Sequence[KeyPath]) -> list[int]:
-    """Return the line of each key. If a key is missing, return the line of the closest table around it."""
+    """Return the line of each key. If a key is missing, return the line of the closest table around it.
+
+    If the text is too long for the search, all lines are 0.
+    """
     return [line for line, _ in _places(text, paths)]
 
 
@@ -51,6 +135,8 @@ def list_mistakes(text: str, reported: Sequence[tuple[KeyPath, str, str]]) -> li
 
 def _places(text: str, paths: Sequence[KeyPath]) -> list[tuple[int, int]]:
     """Return the line and the position of each key."""
+    if len(text) > MAX_SEARCHED:
+        return [(0, 0)] * len(paths)
     positions = _PositionFinder(text, paths).find()
     lines: dict[int, int] = {}
     line, counted = 1, 0
@@ -80,13 +166,13 @@ class _PositionFinder:
         """Return the position of each key and table that is there."""
         table: KeyPath = ()
         arrays: dict[KeyPath, int] = {}
-        self._read(_BLANK)
+        self._skip_blank()
         while self._missing and self._position < len(self._text):
             if self._text[self._position] == "[":
                 table = self._header(arrays)
             else:
                 self._pair(table)
-            self._read(_BLANK)
+            self._skip_blank()
         return self._found
 
     def _header(self, arrays: dict[KeyPath, int]) -> KeyPath:
@@ -122,8 +208,10 @@ class _PositionFinder:
         more = True
         while more:
             self._read(_SPACE)
-            key = self._read(_KEY)
-            keys.append(key if key[0] not in "\"'" else str(tomllib.loads(f"key = {key}")["key"]))
+            if self._text[self._position] in "\"'":
+                keys.append(str(tomllib.loads(f"key = {self._string()}")["key"]))
+            else:
+                keys.append(self._read(_BARE_KEY))
             self._read(_SPACE)
             more = self._text.startswith(".", self._position)
             self._position += more
@@ -140,7 +228,7 @@ class _PositionFinder:
         """Search an array or an inline table."""
         is_array = self._text[self._position] == "["
         self._position += 1
-        self._read(_BLANK)
+        self._skip_blank()
         index = 0
         while self._text[self._position] not in "]}":
             if is_array:
@@ -149,16 +237,29 @@ class _PositionFinder:
                 index += 1
             else:
                 self._pair(path)
-            self._read(_BLANK)
+            self._skip_blank()
         self._position += 1
 
     def _skip_value(self) -> None:
         depth = 0
-        while piece := self._read(_PIECE):
+        while piece := self._string() or self._read(_OTHER):
             depth += (piece in "[{") - (piece in "]}")
             if depth == 0:
                 break
-            self._read(_BLANK)
+            self._skip_blank()
+
+    def _string(self) -> str:
+        """Return the string at the position, and skip it; an empty text, if there is none."""
+        start = self._position
+        if not self._text.startswith(('"', "'"), start):
+            return ""
+        self._position = _string_end(self._text, start, len(self._text))
+        return self._text[start : self._position]
+
+    def _skip_blank(self) -> None:
+        """Skip white space, commas and comments."""
+        while self._read(_SPACES) or self._read(_COMMENT):
+            pass
 
     def _read(self, pattern: re.Pattern[str]) -> str:
         match = pattern.match(self._text, self._position)
@@ -172,6 +273,22 @@ class _PositionFinder:
             if prefix in self._wanted:
                 self._found.setdefault(prefix, at)
         self._missing.discard(path)
+
+
+def free(value: object) -> None:
+    """Empty a value that only the caller uses, with all its lists and tables, one item after the other.
+
+    To free millions of objects with one call holds the interpreter lock.
+    """
+    around = [value]
+    while around:
+        inner = around[-1]
+        if isinstance(inner, dict) and inner:
+            around.append(inner.popitem()[1])
+        elif isinstance(inner, list) and inner:
+            around.append(inner.pop())
+        else:
+            around.pop()
 
 
 # --- Typed tables -------------------------------------------------------------------------------
@@ -225,6 +342,10 @@ class TomlFile:
 
     def load(self) -> dict[str, Any]:
         """Parse the file."""
+        too_long = check_pieces(self.text)
+        if too_long is not None:
+            position, problem = too_long
+            raise self._unreadable(self.text.count("\n", 0, position) + 1, problem)
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
@@ -303,15 +424,14 @@ class TomlTable:
 
     def _label_of(self, keys: tuple[str | int, ...]) -> str:
         name = self._values.get("name")
-        named = isinstance(name, str) and name and name.isprintable()
         label = self._table if self._index is None else f"{self._table}[{self._index}]"
-        if named and self._table:
-            label = f'{self._table} "{name}"'
+        if isinstance(name, str) and name and name.isprintable() and self._table:
+            label = f'{self._table} "{shortened(name)}"'
         for key in keys:
             if isinstance(key, int):
                 label += f"[{key}]"
             else:
-                label += f".{key}" if _BARE_KEY.fullmatch(key) else f".{key!r}"
+                label += f".{shortened(key)}" if _BARE_KEY.fullmatch(key) else f".{shown(key)}"
         return label.removeprefix(".")
 
     @property
@@ -354,7 +474,7 @@ class TomlTable:
 
     def _is_allowed(self, value: str, allowed: Collection[str], *keys: str | int) -> bool:
         if value not in allowed:
-            self.report(f"{value!r} is not one of {', '.join(allowed)}.{nearest(value, allowed)}", *keys)
+            self.report(f"{shown(value)} is not one of {', '.join(allowed)}.{nearest(value, allowed)}", *keys)
         return value in allowed
 
     def texts(self, key: str) -> list[str]:

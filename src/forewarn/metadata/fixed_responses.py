@@ -58,6 +58,7 @@ BAD_INSTANCE_VERSION = Response(400, _bad_version(NEWEST_INSTANCE_VERSIONS))
 UNKNOWN_VERSION = Response(404, b'{ "error": "Not found. Invalid version requested" }')
 BODY_TOO_LARGE = error_response(413, "Request entity too large. The body may have at most 65536 bytes.")
 MALFORMED = error_response(400, "Bad request. This is not an HTTP request.")
+PROXY_HEADER = error_response(400, "Bad request. This address may not send a PROXY header.")
 UNAVAILABLE = error_response(503, "Service unavailable. Try again in a while.", headers=(("retry-after", "2"),))
 """VMs can repeat everything. The reason is only in the log: it can have addresses and paths."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
 from forewarn.core.fleet import VM, Group, GroupKind, SetMode, eviction_policy
-from forewarn.errors import nearest
+from forewarn.errors import nearest, shown
 from forewarn.metadata.fixed_responses import TEXT, Response, error_response
 from forewarn.wire.versions import INSTANCE_VERSIONS
 
@@ -304,7 +304,7 @@ def read(
     """Respond to GET /metadata/instance/{path_parts}. The version must be one of INSTANCE_VERSIONS."""
     response_format = "json" if format is None else format.lower()
     if response_format not in ("json", "text"):
-        return error_response(400, f"Bad request. There is no format {format!r}: use json or text.")
+        return error_response(400, f"Bad request. There is no format {shown(format)}: use json or text.")
     found: Template = _template(version)
     place = "/metadata/instance"
     for part in path_parts:
@@ -314,7 +314,7 @@ def read(
         name = next((name for name in children if name.lower() == part.lower()), None)
         if name is None:
             hint = nearest(part, children)
-            return error_response(404, f"Not found. {place} has no {part!r} at api-version {version}.{hint}")
+            return error_response(404, f"Not found. {place} has no {shown(part)} at api-version {version}.{hint}")
         found, place = children[name], f"{place}/{name}"
     node = _evaluate(found, about)
     if response_format == "text":

@@ -20,6 +20,7 @@ from forewarn.metadata.counters import RequestCounter
 from forewarn.metadata.rendered_responses import CLOSE, RenderedResponse, rendered
 from forewarn.metadata.request import MAX_BODY_BYTES, MetadataRequest, parse_target
 from forewarn.metadata.routes import NeedsBody, failure
+from forewarn.system.logs import OncePerMinute, get_logger
 
 if TYPE_CHECKING:
     from forewarn.metadata.callers import Caller
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from forewarn.metadata.routes import Result
     from forewarn.metadata.server import MetadataServer
 
+_log = get_logger(__name__)
+_warnings = OncePerMinute()
+
+PROXY_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+"""How a header of the PROXY protocol, version 2, begins."""
 MAX_REPEAT_BYTES = 2048
 MAX_DISCARDED_BYTES = 1_048_576
 """Bytes of a too large body that are read and discarded, so that the client receives the response."""
@@ -279,11 +285,23 @@ class MetadataConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(bytes(part[upgrade.args[0] :]))
         except httptools.HttpParserError:
+            if self._client is None and not self._body_open and _is_proxy_header(bytes(part[:20])):
+                self._rejection = fixed_responses.PROXY_HEADER
+                self._log_proxy_header()
             self._reject()
         if (self._head_open or self._body_open) and self._bytes_since_callback > self._server.limits.max_header_bytes:
             # The callbacks do not see a header or trailer that never ends.
             self._rejection = fixed_responses.header_too_large(self._server.limits.max_header_bytes)
             self._reject()
+
+    def _log_proxy_header(self) -> None:
+        if _warnings.allows(self._peer or "", real_seconds()):
+            _log.warning(
+                "proxy_header_not_trusted",
+                "A PROXY header came from an address that --proxy-protocol does not name. "
+                "If a load balancer has this address, add its network.",
+                address=self._peer,
+            )
 
     def _pause_reading(self) -> None:
         if not self._read_paused:
@@ -585,3 +603,9 @@ class MetadataConnection(asyncio.Protocol):
     def abort(self) -> None:
         self._input_closed = True
         self.transport.abort()
+
+
+def _is_proxy_header(start: bytes) -> bool:
+    """Return whether bytes that are not HTTP begin a header of the PROXY protocol. Its line ends may be gone."""
+    signature, found = PROXY_SIGNATURE.lstrip(), start.lstrip(b"\r\n")
+    return found.startswith((signature, b"PROXY ")) or (len(found) > 1 and signature.startswith(found))

@@ -1,7 +1,8 @@
 """The PROXY protocol, version 2: a load balancer says at the start of a connection which address its client has.
 
-Only connections from trusted networks may begin with it, and they must. All others are served as they are, so nobody
-else can choose an address. A header with the command LOCAL is a health check of the load balancer itself.
+Only connections from trusted networks may begin with it, and they must. All others are served without it: a header from
+them is rejected, so nobody else can choose an address. A header with the command LOCAL is a health check of the load
+balancer itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from forewarn.metadata.protocol import MetadataConnection
+from forewarn.metadata.protocol import PROXY_SIGNATURE, MetadataConnection
 from forewarn.system.logs import OncePerMinute, get_logger
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 _warnings = OncePerMinute()
 
-SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 FIXED_BYTES = 16
 MAX_HEADER_BYTES = 4096
 LOCAL, PROXY = 0x20, 0x21
@@ -38,11 +38,11 @@ def parse(data: bytes) -> tuple[str | None, int] | None:
 
     The address is None for a connection of the load balancer itself. Raises BadProxyHeader.
     """
-    if data[:12] != SIGNATURE[: len(data)]:
+    if data[:12] != PROXY_SIGNATURE[: len(data)]:
         raise BadProxyHeader("it does not begin with a header of the PROXY protocol, version 2")
     if len(data) < FIXED_BYTES:
         return None
-    command, family, length = struct.unpack_from(">BBH", data, len(SIGNATURE))
+    command, family, length = struct.unpack_from(">BBH", data, len(PROXY_SIGNATURE))
     end = FIXED_BYTES + length
     if command not in (LOCAL, PROXY) or end > MAX_HEADER_BYTES:
         raise BadProxyHeader(f"command {command:#x} with {length} bytes is not supported")

@@ -278,6 +278,8 @@ class Routes:
         committed: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def on_committed(_: None, error: BaseException | None) -> None:
+            if error is None and self._engine.document(caller.scope).enabled:  # a POST does not enable a scope
+                self._engine.polled.add(caller.scope)
             if committed.done():  # the client has disconnected
                 return
             if isinstance(error, NotLeading) and self._engine.forwarder is not None:  # it has just stopped to lead

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds
-from forewarn.errors import CannotListen, SameAddress
+from forewarn.errors import CannotListen, SameAddress, shown
 from forewarn.metadata.callers import Callers, PollStatistics
 from forewarn.metadata.counters import RequestCounters
 from forewarn.metadata.delivery_tracking import DeliveryTracker
@@ -192,7 +192,7 @@ class MetadataServer:
         vm = fleet.at_listener(address)
         for setting, listener in self.own_listeners.items():
             if overlap(read_host_port(address), listener.getsockname()):
-                where = f"listen = {address!r} of VM {vm.name!r}" if vm is not None else address
+                where = f"listen = {shown(address)} of VM {shown(vm.name)}" if vm is not None else address
                 raise SameAddress(first=where, second=f"the setting {setting}")
 
     async def listen(self, fleet: Fleet, reserved: dict[str, socket.socket]) -> None:

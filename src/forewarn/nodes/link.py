@@ -94,7 +94,7 @@ class _Frames(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received_at = real_seconds()
         self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
+        while len(self._buffer) >= _LENGTH.size and not self.transport.is_closing():
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > (MAX_FRAME_BYTES if self.proved else MAX_UNPROVED_BYTES):
                 self.transport.abort()
@@ -106,7 +106,7 @@ class _Frames(asyncio.Protocol):
             del self._buffer[:end]
             try:
                 self.on_frame(_DECODER.decode(frame))
-            except (msgspec.DecodeError, TypeError, ValueError, IndexError):
+            except (msgspec.DecodeError, TypeError, ValueError, IndexError, RecursionError):
                 self.transport.abort()
                 return
 

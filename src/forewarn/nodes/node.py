@@ -107,9 +107,9 @@ class Node:
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
         """Set and replaced when this node has applied rows, or when the leader has changed."""
-        self._following = asyncio.Event()
-        """Set while this node does not lead."""
-        self._following.set()
+        self._reads_journal = asyncio.Event()
+        """Set while this node reads the journal: it neither leads nor loads the state. The number of its connections
+        is fixed, so the journal has none while the store has one."""
         self._stopping = False
         self._recent: deque[JournalRow] = deque(maxlen=RECENT_ROWS)
         """The last commits of this node while it leads. Other nodes get them with the answers to their changes."""
@@ -122,11 +122,13 @@ class Node:
         """Load the state, and lead if no other node does. Returns when this node leads, or knows who does."""
         await self._membership_thread.call(lambda: self._membership.report(self.row))
         self.caught_up_at = seconds_since_boot()
-        await self.engine.load()
+        await self._load()
         await self._step()
-        if self._promotion is not None:
-            await self._promotion
-        self._tasks = [asyncio.create_task(self._keep_role()), asyncio.create_task(self._follow_journal())]
+        promotion = self._promotion
+        self._tasks = [asyncio.create_task(self._keep_role())]  # also during the promotion, which may take long
+        if promotion is not None:
+            await asyncio.wait([promotion])
+        self._tasks.append(asyncio.create_task(self._follow_journal()))
 
     async def suspend(self) -> None:
         """Keep the current role until `stop`."""
@@ -212,7 +214,9 @@ class Node:
 
     async def _keep_role(self) -> None:
         while True:
-            seconds = self._lease_seconds / 3 if self._epoch else min(self._lease_seconds / 6, RETRY_SECONDS)
+            seconds = min(self._lease_seconds / 6, RETRY_SECONDS)
+            if self._epoch:  # a third of the lease after the last renewal began: that may have taken long
+                seconds = max(self._lease_ends_at - self._lease_seconds * 2 / 3 - seconds_since_boot(), 0.1)
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._woken.wait()
@@ -255,37 +259,40 @@ class Node:
     async def _renew(self, started: float) -> bool:
         """Renew the lease. Returns False if another node has taken it."""
         held = self._epoch
-        epoch = await self._membership_thread.call(lambda: self._membership.renew_lease(self._lease_seconds))
+        row = self._own_row()
+        renew = self._membership.renew_lease
+        epoch, nodes = await self._membership_thread.call(lambda: renew(row, self._lease_seconds))
+        self._use_nodes(nodes)
         if self._epoch != held:  # it has stopped to lead meanwhile
             return True
         if epoch is None:
             return False
         self._epoch = self._last_epoch = epoch
         self._lease_ends_at = started + self._lease_seconds
-        await self.report()
         if started - self._trimmed_at > TRIM_SECONDS:
-            self._trimmed_at = started
-            await self._membership_thread.call(lambda: self._membership.trim(JOURNAL_SECONDS, LOST_NODE_SECONDS))
+            trim = self._membership.trim
+            if not await self._membership_thread.call(lambda: trim(JOURNAL_SECONDS, LOST_NODE_SECONDS)):
+                self._trimmed_at = started  # otherwise it continues after the next renewal
         return True
 
     async def _look(self, started: float) -> bool:
         """See who leads, and take an expired lease."""
-        await self.report()
+        lease = await self.report()
         if started - self._trimmed_at > TRIM_SECONDS:
             self._trimmed_at = started
             self.engine.tidy_follower()
-        lease: LeaseState = await self._membership_thread.call(self._membership.lease)
         self._last_epoch = lease.epoch
         self._compare_clock(lease.now)
         holder = next((node for node in self.nodes if node.id == lease.holder), None)
         if lease.remaining_seconds <= 0:
             holder = None
             if started >= self._abstains_until and not self._stopping and not self.clock_problem:
+                taken_at = seconds_since_boot()
                 epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
                 if epoch is not None:
                     self._epoch = self._last_epoch = epoch
-                    self._leased_at = started
-                    self._lease_ends_at = started + self._lease_seconds
+                    self._leased_at = taken_at
+                    self._lease_ends_at = taken_at + self._lease_seconds
                     self._promotion = asyncio.create_task(self._promote(epoch))
         self._set_leader(holder)
         return True
@@ -310,11 +317,18 @@ class Node:
             "they agree."
         )
 
-    async def report(self) -> None:
-        """Report that this node is alive, and read the list of nodes."""
-        row = self.row._replace(position=self.engine.position)
-        await self._membership_thread.call(lambda: self._membership.report(row))
-        self.nodes = await self._membership_thread.call(self._membership.nodes)
+    async def report(self) -> LeaseState:
+        """Report that this node is alive, and read the list of nodes. Returns who leads."""
+        row = self._own_row()
+        lease, nodes = await self._membership_thread.call(lambda: self._membership.look(row))
+        self._use_nodes(nodes)
+        return lease
+
+    def _own_row(self) -> NodeRow:
+        return self.row._replace(position=self.engine.position)
+
+    def _use_nodes(self, nodes: list[NodeRow]) -> None:
+        self.nodes = nodes
         self._reported_at = seconds_since_boot()
 
     def _set_leader(self, leader: NodeRow | None) -> None:
@@ -336,10 +350,10 @@ class Node:
                     await self._reload("the database has lost commits, as after the restore of a backup")
                 position = self.engine.position
                 self._must_read_journal = False
+                await self._close_journal()
                 self._recent.clear()  # they may be from an earlier time as the leader, with a gap to the next ones
                 await self.engine.run_in_store_thread(self._store.lead, epoch, position)
                 await self.engine.lead()
-                self._following.clear()
             self._set_leader(self.row)
             self.role_changes += 1
             _log.info("node_leads", "This node leads now.", node=self.row.name, epoch=epoch, position=position)
@@ -372,7 +386,6 @@ class Node:
         was_leader = self.engine.leads
         async with self._applying:  # the journal may already have the commit that is in progress
             await self.engine.follow()
-            self._following.set()
         # Its knowledge is as old as its last valid lease.
         self.caught_up_at = self._lease_ends_at - self._lease_seconds
         if was_leader:
@@ -381,8 +394,24 @@ class Node:
             for callback in self.on_follow:
                 await callback()
         self._notify()
+        await self._open_journal()
 
     # --- The journal ------------------------------------------------------------------------------
+
+    async def _close_journal(self) -> None:
+        self._reads_journal.clear()
+        await self._journal_thread.call(self._journal.close)
+
+    async def _open_journal(self) -> None:
+        await self.engine.run_in_store_thread(self._store.follow)
+        self._reads_journal.set()
+
+    async def _load(self) -> None:
+        await self._close_journal()
+        try:
+            await self.engine.load()
+        finally:
+            await self._open_journal()
 
     def _keep_row(self, _: Changes) -> None:
         if self.engine.leads and (row := self._store.last_row) is not None:
@@ -407,13 +436,12 @@ class Node:
     async def _follow_journal(self) -> None:
         while True:
             try:
-                if self.engine.leads:
-                    await self._journal_thread.call(self._journal.close)  # its own commits must not wake it
-                    await self._following.wait()
+                while not self._reads_journal.is_set():
+                    await self._reads_journal.wait()
                 rows, started = await self._read()
                 async with self._applying:  # this node may lead meanwhile
                     found = not self.engine.leads and await self._apply(rows, started)
-                if not found:
+                if not found and self._reads_journal.is_set():
                     await self._wait_for_rows()
             except StoreFailed:
                 await asyncio.sleep(RETRY_SECONDS)
@@ -427,6 +455,8 @@ class Node:
         while True:
             number = await self._journal_thread.call(lambda: self._journal.wait(WAIT_SECONDS))
             if number is None or number > self.engine.position or seconds_since_boot() > ends_at:
+                return
+            if not self._reads_journal.is_set():
                 return
 
     async def _read(self) -> tuple[list[JournalRow], float]:
@@ -471,6 +501,6 @@ class Node:
         await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - seconds_since_boot(), 0.0))
         _log.info("state_reloaded", f"Loading the state from the database: {reason}.")
         started = self._reloaded_at = seconds_since_boot()
-        await self.engine.load()
+        await self._load()
         self.caught_up_at = started
         self._notify()

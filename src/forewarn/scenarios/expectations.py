@@ -123,7 +123,7 @@ def _snapshot(shown: ScheduledEvent, event: Event) -> EventSnapshot:
 # --- Expectations ---------------------------------------------------------------------------------
 
 
-_STATUSES = (EventStatus.STARTED.value, EventStatus.SCHEDULED.value)
+_STATUSES = (EventStatus.STARTED.value, EventStatus.SCHEDULED.value, EventStatus.ADVISORY.value)
 
 
 def check_events(

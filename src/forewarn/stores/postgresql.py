@@ -14,8 +14,15 @@ import psycopg
 from forewarn.errors import DatabaseFailed, DatabaseUnreachable, NodeNameTaken, NotLeading, StoreOutcomeUnknown
 from forewarn.ports import JournalRow, LeaseState, NodeRow
 from forewarn.stores import change_set
-from forewarn.stores.postgresql_server import WRITER, CollectedStatements, PostgresqlDatabase, one_line
+from forewarn.stores.postgresql_server import (
+    LOAD_SECONDS,
+    WRITER,
+    CollectedStatements,
+    PostgresqlDatabase,
+    one_line,
+)
 from forewarn.stores.sql import SqlRecords, SqlWriter, remove_expired
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
     from forewarn.ports import RetentionCutoff, StoredState
     from forewarn.stores.postgresql_server import PostgresqlServer
 
+_log = get_logger(__name__)
+
 NOT_LEADING = "FW001"
 """The error code of the function check_epoch."""
 NO_EPOCH = -1
@@ -32,6 +41,10 @@ NO_EPOCH = -1
 ATTEMPTS = 5
 RETRY_SECONDS = 0.3
 """How often, and how fast, a lost connection is opened again to find the outcome of a commit."""
+TEXTS_AT_ONCE = 1000
+"""How many texts are looked at in one step of the search for those that no VM has."""
+JOURNAL_ROWS_AT_ONCE = 2000
+"""How many rows of the journal are removed at once: the same connection renews the lease."""
 COLLECT_SECONDS = 0.005
 """Notifications of this time are one. Meanwhile the rows may also arrive with an answer of the leader."""
 
@@ -44,31 +57,28 @@ class PostgresqlStore(SqlRecords):
         self._server = server
         self._node = node
         self._writing = PostgresqlDatabase(server, WRITER + node)
-        super().__init__(PostgresqlDatabase(server, f"forewarn loader {node}", limited=False))
+        super().__init__(self._writing)
         self._channel = f"forewarn {server.schema}"
         self._epoch = 0
         self._position = 0
+        self._searched_texts = ""
+        """The last key that the search for unused texts has looked at; empty: it begins again."""
         self.last_row: JournalRow | None = None
         self._readers: list[PostgresqlDatabase] = []
 
     def load(self) -> StoredState:
         """Load everything at one point in time, with its position in the journal."""
-        return self._db.run(self._load_snapshot)
+        return self._writing.run(self._load_snapshot)
 
     def _load_snapshot(self) -> StoredState:
-        connection = self._loading.connection
-        with connection.transaction():
+        with self._writing.without_limit() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            last = self._loading.named("last_journal_row").fetchone()
-            saved = super().load()
+            connection.execute(f"SET LOCAL statement_timeout = '{LOAD_SECONDS:.0f}s'".encode())
+            last = self._writing.named("last_journal_row").fetchone()
+            saved = self._load()
         if last is not None:
             saved.position, saved.decided_at = last[0], change_set.decided_at(last[1])
         return saved
-
-    @property
-    def _loading(self) -> PostgresqlDatabase:
-        assert isinstance(self._db, PostgresqlDatabase)  # noqa: S101 - set in the constructor
-        return self._db
 
     # --- Writing --------------------------------------------------------------------------------------
 
@@ -77,12 +87,22 @@ class PostgresqlStore(SqlRecords):
         self._position = position
         self._writing.close()  # another leader may have ended the connection
         try:
-            self._write_transaction(self._remove_unused_texts)
+            self._write_first()
         except psycopg.Error as error:
             raise DatabaseFailed(problem=one_line(error)) from error
 
-    def _remove_unused_texts(self) -> None:
-        self._writing.named("remove_unused_texts")
+    def _write_first(self) -> None:
+        try:
+            self._write(self._check_epoch)
+        except DatabaseUnreachable:  # the server may still count the connection that the journal has just closed
+            threading.Event().wait(RETRY_SECONDS)
+            self._write(self._check_epoch)
+
+    def follow(self) -> None:
+        self._writing.close()
+
+    def _check_epoch(self) -> None:
+        """Check that this node leads. The last statement of a transaction, so that it locks the lease only briefly."""
         self._writing.named("check_epoch", epoch=self._epoch)
 
     def commit(self, changes: Changes) -> int:
@@ -182,7 +202,7 @@ class PostgresqlStore(SqlRecords):
 
     def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
         try:
-            return self._write_and_fetch(cutoff, limit)
+            return self._write_and_fetch(cutoff, limit) or self._remove_unused_texts()
         except psycopg.Error as error:
             raise DatabaseFailed(problem=one_line(error)) from error
 
@@ -190,20 +210,39 @@ class PostgresqlStore(SqlRecords):
         connection = self._writing.connection
         try:
             with connection.transaction():  # no pipeline: the numbers of rows are needed
-                self._writing.named("check_epoch", epoch=self._epoch)
-                return remove_expired(self._writing, cutoff, limit)
+                removed = remove_expired(self._writing, cutoff, limit)
+                self._check_epoch()
+                return removed
         except psycopg.Error as error:
             if error.sqlstate == NOT_LEADING:
                 raise NotLeading from error
             self._writing.close()
             raise
 
+    def _remove_unused_texts(self) -> bool:
+        """Remove those of the next texts that no VM has. Returns whether there are more texts to look at.
+
+        If another node has led meanwhile, and has given one of them to a VM, the epoch is another one.
+        """
+        found = self._writing.named("texts_after", after=self._searched_texts, limit=TEXTS_AT_ONCE).fetchall()
+        self._searched_texts = found[-1][0] if len(found) == TEXTS_AT_ONCE else ""
+        if unused := [key for key, is_used in found if not is_used]:
+            self._remove_texts(unused)
+        return bool(self._searched_texts)
+
+    def _remove_texts(self, keys: list[str]) -> None:
+        def work() -> None:
+            self._writing.named("remove_texts", keys=keys)
+            self._check_epoch()
+
+        self._write_transaction(work)
+
     def reader(self) -> SqlRecords:
         self._readers.append(PostgresqlDatabase(self._server, f"forewarn reader {self._node}", repeats=True))
         return SqlRecords(self._readers[-1])
 
     def close(self) -> None:
-        for database in (self._writing, self._loading, *self._readers):
+        for database in (self._writing, *self._readers):
             database.close()
 
 
@@ -216,18 +255,47 @@ class PostgresqlMembership:
     def __init__(self, server: PostgresqlServer, node: str) -> None:
         self._node = node
         self._db = PostgresqlDatabase(server, f"forewarn lease {node}")
+        self._has_logged_permission = False
 
     def take_lease(self, seconds: float) -> int | None:
         return self._db.run(lambda: self._take_lease(seconds))
 
     def _take_lease(self, seconds: float) -> int | None:
-        self._db.named("end_writer", application=WRITER)
+        try:
+            self._db.named("end_writer", application=WRITER)
+        except psycopg.errors.InsufficientPrivilege as error:  # another user's. The epoch excludes its commits anyway
+            self._log_permission(error)
         row = self._db.named("take_lease", node=self._node, seconds=seconds).fetchone()
         return row[0] if row is not None else None
 
-    def renew_lease(self, seconds: float) -> int | None:
-        row = self._db.run(lambda: self._db.named("renew_lease", node=self._node, seconds=seconds).fetchone())
-        return row[0] if row is not None else None
+    def _log_permission(self, error: psycopg.Error) -> None:
+        if self._has_logged_permission:
+            return
+        self._has_logged_permission = True
+        (user,) = self._db.execute("SELECT current_user").fetchone() or ("",)
+        text = (
+            "The connection of the last leader belongs to another user of the database, and this node may not end it. "
+            "If that node hangs in a transaction, this node leads up to a minute later. Run as an administrator of the "
+            f"database: GRANT pg_signal_backend TO {user}"
+        )
+        _log.warning("old_leader_not_ended", text, error=one_line(error))
+
+    def renew_lease(self, node: NodeRow, seconds: float) -> tuple[int | None, list[NodeRow]]:
+        row, nodes = self._db.run(lambda: self._report_and("renew_lease", node, node=self._node, seconds=seconds))
+        return row[0] if row is not None else None, nodes
+
+    def look(self, node: NodeRow) -> tuple[LeaseState, list[NodeRow]]:
+        row, nodes = self._db.run(lambda: self._report_and("lease", node))
+        return LeaseState(*row), nodes
+
+    def _report_and(self, statement: str, reported: NodeRow, **parameters: Any) -> tuple[Any, list[NodeRow]]:
+        """Report a node, read all nodes, and execute a statement, in one round trip: the lease needs it also if that is
+        long. The statement is last, because it may lock the lease until the end of the transaction."""
+        with self._db.connection.pipeline():
+            self._db.named("report_node", **reported._asdict())
+            nodes = self._db.named("nodes")
+            found = self._db.named(statement, **parameters)
+        return found.fetchone(), [NodeRow(*row) for row in nodes]
 
     def release_lease(self) -> None:
         self._db.run(lambda: self._db.named("release_lease", node=self._node))
@@ -244,9 +312,14 @@ class PostgresqlMembership:
     def remove_node(self, node: str) -> None:
         self._db.run(lambda: self._db.named("remove_node", id=node))
 
-    def trim(self, journal_seconds: float, node_seconds: float) -> None:
-        self._db.run(lambda: self._db.named("trim_journal", seconds=journal_seconds))
-        self._db.run(lambda: self._db.named("remove_lost_nodes", seconds=node_seconds))
+    def trim(self, journal_seconds: float, node_seconds: float) -> bool:
+        return self._db.run(lambda: self._trim(journal_seconds, node_seconds))
+
+    def _trim(self, journal_seconds: float, node_seconds: float) -> bool:
+        with self._db.connection.pipeline():
+            self._db.named("remove_lost_nodes", seconds=node_seconds)
+            removed = self._db.named("trim_journal", seconds=journal_seconds, limit=JOURNAL_ROWS_AT_ONCE)
+        return removed.rowcount == JOURNAL_ROWS_AT_ONCE
 
     def join(self, node: NodeRow, settings: dict[str, str], gone: set[str], lost_seconds: float) -> dict[str, str]:
         return self._db.run(lambda: self._join(node, settings, gone, lost_seconds))
@@ -293,8 +366,7 @@ class PostgresqlJournal:
         return [JournalRow(*row) for row in self._db.named("journal_after", after=after, limit=limit)]
 
     def newest(self) -> int:
-        row = self._db.run(lambda: self._db.named("last_journal_row").fetchone())
-        return row[0] if row is not None else 0
+        return int(self._db.run(lambda: self._db.named("newest_journal_number").fetchone())[0])  # type: ignore[index]
 
     def decode(self, data: bytes, fleet: Fleet) -> Changes:
         return change_set.decode(data, fleet)
@@ -326,7 +398,8 @@ class PostgresqlJournal:
             if found:  # more follow at once if there are many changes
                 threading.Event().wait(COLLECT_SECONDS)
                 found += connection.notifies(timeout=0)
-        return max((int(notification.payload) for notification in found), default=None)
+        numbers = (each.payload for each in found)  # any user of the database can notify the channel
+        return max((int(number) for number in numbers if number.isdecimal() and len(number) < 20), default=None)
 
     def close(self) -> None:
         self._db.close()

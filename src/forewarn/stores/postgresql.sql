@@ -8,7 +8,7 @@ AND operation IN (SELECT id FROM operation WHERE CAST(request AS json) ->> 'host
 
 -- name: operations_group
 AND EXISTS (
-    SELECT 1 FROM json_array_elements_text(CAST(events AS json)) AS notice, event
+    SELECT 1 FROM event, json_array_elements_text(CAST(events AS json)) AS notice
     WHERE event.id = notice AND group_name = :group
 )
 
@@ -50,6 +50,16 @@ DELETE FROM history WHERE sequence < least(:history, (SELECT min(sequence) FROM 
 
 -- name: remove_responses
 DELETE FROM kept_answer WHERE rowid < least(:responses, (SELECT min(rowid) FROM kept_answer) + :limit);
+
+-- name: texts_after
+-- The next texts, and whether a VM has them. The conditions that look redundant are those of the indexes.
+SELECT key, EXISTS (SELECT 1 FROM vm WHERE user_data = key AND user_data <> '')
+    OR EXISTS (SELECT 1 FROM vm WHERE custom_data = key AND custom_data <> '')
+    OR EXISTS (SELECT 1 FROM vm WHERE public_keys = key AND public_keys <> '')
+FROM (SELECT key FROM shared_text WHERE key > :after ORDER BY key LIMIT :limit) AS part ORDER BY key;
+
+-- name: remove_texts
+DELETE FROM shared_text WHERE key = ANY(:keys);
 
 -- name: save_response
 -- A replaced row gets a new rowid, so that rowids stay in the order of time.

@@ -4,7 +4,7 @@
 -- name: end_writer
 -- Ends the transaction of a leader that was stopped or cut off in the middle of it: it would hold the lock of the lease.
 -- It may be an earlier connection of this node itself.
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity, lease
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity CROSS JOIN lease
 WHERE expires_at < clock_timestamp() AND application_name = :application || holder;
 
 -- name: take_lease
@@ -25,7 +25,10 @@ RETURNING epoch;
 UPDATE lease SET expires_at = '-infinity' WHERE holder = :node;
 
 -- name: lease
-SELECT holder, epoch, greatest(extract(epoch FROM expires_at - clock_timestamp()), -1.0)::float8, clock_timestamp()
+-- Before version 17, PostgreSQL cannot subtract infinite times.
+SELECT holder, epoch,
+    extract(epoch FROM greatest(expires_at, clock_timestamp() - interval '1 second') - clock_timestamp())::float8,
+    clock_timestamp()
 FROM lease;
 
 -- name: report_node
@@ -51,10 +54,13 @@ SELECT number, data FROM journal WHERE number > :after ORDER BY number LIMIT :li
 -- name: committed_epoch
 SELECT epoch FROM journal WHERE number = :number;
 
+-- name: newest_journal_number
+SELECT coalesce(max(number), 0) FROM journal;
+
 -- name: trim_journal
--- The newest row stays, because the numbers continue from it.
+-- The newest row stays, because the numbers continue from it. They have no gaps.
 DELETE FROM journal WHERE written_at < clock_timestamp() - make_interval(secs => :seconds)
-AND number < (SELECT max(number) FROM journal);
+AND number < least((SELECT min(number) FROM journal) + :limit, (SELECT max(number) FROM journal));
 
 -- name: lock_shared_settings
 LOCK TABLE shared_setting IN EXCLUSIVE MODE;

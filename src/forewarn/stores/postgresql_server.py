@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -26,8 +27,11 @@ from forewarn.errors import (
     NoSuchSchema,
     SchemaForeign,
     SchemaNewer,
+    SessionsShared,
+    TooFewConnections,
 )
 from forewarn.stores import sql
+from forewarn.stores.rows import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,16 +40,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OLDEST_SERVER = 14
+OLDEST_SERVER = 15
 WRITER = "forewarn writer "
 """Start of the application name of connections that write. The id of the node follows."""
 SILENCE_SECONDS = 5.0
 """A connection on which nothing happens for this long while a statement runs is given up: the network may be cut."""
+STATEMENT_SECONDS = 4.5
+"""The server gives up a statement after this time. Less than SILENCE_SECONDS: it must not continue with what its client
+has given up."""
+LOAD_SECONDS = 600.0
+"""The same, for connections that may read or copy everything."""
+CONNECTIONS = 3
+"""How many connections a node has at most: for the lease, for the journal or the commits, and for reads of records."""
 _INTERVAL_SECONDS = 0.1
 _MIGRATION_LOCK = 0x46574E31
 """Key of the advisory lock that is held during migrations, and while data is moved."""
 LOCK_SECONDS = 4
-"""How long a node waits for that lock. Less than SILENCE_SECONDS, so that its message says why."""
+"""How long a node waits for that lock. Less than STATEMENT_SECONDS, so that its message says why."""
 _DEFAULTS = {
     "connect_timeout": "3",
     "target_session_attrs": "read-write",  # of several hosts, the one that is no standby
@@ -58,9 +69,10 @@ _DEFAULTS = {
 
 
 _SET_UP_SESSION = """
-SELECT set_config('search_path', quote_ident(%s), false),
+SELECT set_config('search_path', '', false), -- each statement has the schema of its tables
     set_config('default_transaction_isolation', 'read committed', false),
     set_config('idle_in_transaction_session_timeout', '60s', false),
+    set_config('statement_timeout', %s, false),
     -- A change that was confirmed must be on disk.
     CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END
 """
@@ -87,7 +99,7 @@ STATEMENTS = read_statements("postgresql", "postgresql_nodes")
 
 
 class _RowsStatement(NamedTuple):
-    """A statement that inserts any number of rows, which are one parameter: a JSON array of objects."""
+    """A statement that inserts or updates any number of rows, which are one parameter: a JSON array of objects."""
 
     statement: str
     table: str
@@ -98,7 +110,12 @@ class _RowsStatement(NamedTuple):
 
 
 def _rows_statement(statement: str) -> _RowsStatement | None:
-    """Return the statement for many rows of one that inserts a row; None if it does something else."""
+    """Return the statement for many rows of one that inserts or updates a row; None if it does something else."""
+    if (found := _UPDATE.fullmatch(statement)) is not None:
+        table, column, key = found.groups()
+        source = f"FROM json_populate_recordset(NULL::{table}, %s::text::json) AS given"
+        update = f"UPDATE {table} SET {column} = given.{column}"  # noqa: S608 - our own
+        return _RowsStatement(f"{update} {source} WHERE {table}.{key} = given.{key}", table, [column, key])
     found = _INSERT.fullmatch(statement)
     if found is None:
         return None
@@ -108,8 +125,16 @@ def _rows_statement(statement: str) -> _RowsStatement | None:
 
 
 _INSERT = re.compile(r"INSERT INTO (\w+) \(([\w, ]+)\) VALUES \([%s, ]+\)(.*)", re.DOTALL)
+_UPDATE = re.compile(r"UPDATE (\w+) SET (\w+) = %s WHERE (\w+) = %s;")
 _ROWS_STATEMENTS = {text: found for text in STATEMENTS.values() if (found := _rows_statement(text)) is not None}
 ROWS_AT_ONCE = 1000
+
+
+_TABLES = "|".join([*TABLES, "fact", "journal", "lease", "node", "service", "shared_setting", "shared_text"])
+_OUR_NAME = re.compile(
+    rf"(\b(?:FROM|INTO|JOIN|TABLE|UPDATE)\s+|NULL::)(?=(?:{_TABLES})\b)|\b(?=(?:check_epoch|save_journal)\()"
+)
+"""The place before the name of a table, its type, or a function. Only these need the schema."""
 
 
 class LimitedConnection(psycopg.Connection[Any]):
@@ -159,7 +184,8 @@ class PostgresqlDatabase:
         return self._connection
 
     def execute(self, statement: str, parameters: Any = ()) -> Cursor[Any]:
-        return self.connection.execute(statement, parameters, binary=True)
+        """Execute a statement, with the tables of the schema."""
+        return self.connection.execute(self._server.qualified(statement), parameters, binary=True)
 
     def named(self, name: str, /, **parameters: Any) -> Cursor[Any]:
         """Execute the statement of this name."""
@@ -175,7 +201,7 @@ class PostgresqlDatabase:
                 self.execute(rows_statement.statement, (rows_statement.parameter(given[start : start + ROWS_AT_ONCE]),))
         elif given:
             with self.connection.cursor() as cursor:
-                cursor.executemany(statement, given)
+                cursor.executemany(self._server.qualified(statement), given)
 
     @contextmanager
     def without_limit(self) -> Iterator[LimitedConnection]:
@@ -225,6 +251,9 @@ class PostgresqlDatabase:
     def text(self, text: str) -> bytes:
         """PostgreSQL has no NUL in a text."""
         return text.encode()
+
+    def check(self) -> None:
+        """A node hears from the database all the time, and knows when it does not."""
 
     def glob(self, pattern: str) -> str:
         return glob_to_regex(pattern)
@@ -296,6 +325,11 @@ class PostgresqlServer:
         port = f":{given['port']}" if "port" in given else ""
         self.place = f"{host}{port}/{given.get('dbname', '')}"
         """The server and the database, without credentials."""
+        self.qualified = lru_cache(1000)(self._qualified)
+        """Returns a statement with the schema of its tables and functions. The session may search any other schema."""
+
+    def _qualified(self, statement: str) -> str:
+        return _OUR_NAME.sub(lambda place: f'{place[1] or ""}"{self.schema}".', statement)
 
     def connect(self, application: str, *, limited: bool = True) -> LimitedConnection:
         """Open a connection, in which each statement is a transaction of its own."""
@@ -304,7 +338,8 @@ class PostgresqlServer:
                 connection = LimitedConnection.connect(self._conninfo, autocommit=True, application_name=application)
                 stack.callback(connection.close)
                 connection.limited = limited
-                connection.execute(_SET_UP_SESSION, (self.schema,))
+                seconds = STATEMENT_SECONDS if limited else LOAD_SECONDS
+                connection.execute(_SET_UP_SESSION, (f"{seconds * 1000:.0f}",))
             except (psycopg.Error, UnicodeError, ValueError) as error:
                 raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
             stack.pop_all()
@@ -315,30 +350,54 @@ class PostgresqlServer:
 
         `check` gets the secret. If it raises an error, nothing is modified.
         """
-        connection = self.connect("forewarn")
-        try:
-            return self._prepare(connection, check, creates=creates)
-        except psycopg.errors.InsufficientPrivilege as error:
-            user, problem = connection.info.user, one_line(error)
-            raise DatabasePermission(place=self.place, user=user, schema=self.schema, problem=problem) from error
-        except psycopg.errors.LockNotAvailable as error:
-            problem = "another program upgrades the schema or moves the data. Retry when it is done"
-            raise DatabaseUnreachable(place=self.place, problem=problem) from error
-        except psycopg.Error as error:
-            raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
-        finally:
-            connection.close()
+        with ExitStack() as stack:
+            connection = stack.enter_context(closing(self.connect("forewarn")))
+            try:
+                self._check_connections(connection)
+                return self._prepare(connection, check, creates=creates)
+            except psycopg.errors.InsufficientPrivilege as error:
+                user, problem = connection.info.user, one_line(error)
+                raise DatabasePermission(place=self.place, user=user, schema=self.schema, problem=problem) from error
+            except psycopg.errors.LockNotAvailable as error:
+                problem = "another program upgrades the schema or moves the data. Retry when it is done"
+                raise DatabaseUnreachable(place=self.place, problem=problem) from error
+            except psycopg.Error as error:
+                raise DatabaseUnreachable(place=self.place, problem=one_line(error)) from error
+
+    def _check_connections(self, first: LimitedConnection) -> None:
+        """Check that a node can open its connections, and that each has a session of its own.
+
+        A pooler in another mode gives each statement to any session. The statements of a node then fail at random.
+        """
+        with ExitStack() as stack:
+            opened = [first]
+            while len(opened) < CONNECTIONS:
+                try:
+                    opened.append(stack.enter_context(closing(self.connect("forewarn"))))
+                except DatabaseUnreachable as error:
+                    problem = error.fields["problem"]
+                    raise TooFewConnections(
+                        place=self.place, found=len(opened), needed=CONNECTIONS, problem=problem
+                    ) from error
+            for number, connection in enumerate(opened):
+                connection.execute("SELECT set_config('forewarn.connection', %s, false)", (str(number),))
+            # In reverse, so that a pooler that gives the sessions in turn is noticed, too.
+            for number, connection in reversed([*enumerate(opened)]):
+                found = connection.execute("SELECT current_setting('forewarn.connection', true)").fetchone()
+                if found != (str(number),):
+                    raise SessionsShared(place=self.place)
 
     def lock(self, database: PostgresqlDatabase) -> bool:
         """Keep nodes from starting while this connection is open. Returns False if another program does that."""
         statement = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
         return bool(database.execute(statement, (_MIGRATION_LOCK, self.schema)).fetchone()[0])  # type: ignore[index]
 
-    def _prepare(self, connection: Connection[Any], check: Callable[[str], None], *, creates: bool) -> str:
+    def _prepare(self, connection: LimitedConnection, check: Callable[[str], None], *, creates: bool) -> str:
         found = connection.info.server_version // 10_000
         if found < OLDEST_SERVER:
             raise DatabaseTooOld(place=self.place, found=found, oldest=OLDEST_SERVER)
         with connection.transaction():
+            connection.execute("SELECT set_config('search_path', quote_ident(%s), true)", (self.schema,))
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'".encode())
             connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_MIGRATION_LOCK, self.schema))
             version = self._version(connection)
@@ -349,7 +408,9 @@ class PostgresqlServer:
                 raise NoSuchSchema(schema=self.schema, place=self.place)
             if version == 0 and not self._exists(connection):  # who may use a schema may not always create one
                 connection.execute(query.SQL("CREATE SCHEMA {}").format(query.Identifier(self.schema)))
-            for script in scripts[version:]:
+            for script in scripts[version:]:  # which may take long: of an index, for example
+                connection.limited = False
+                connection.execute("SET LOCAL statement_timeout = 0")
                 connection.execute(script.encode())
             if version == 0:
                 row = (len(scripts), secrets.token_hex(32))

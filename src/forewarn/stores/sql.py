@@ -74,6 +74,9 @@ class Database(StatementTarget, Protocol):
     def run(self, call: Callable[[], T]) -> T:
         """Run a call. Translate errors of the database, and roll back a failed transaction."""
 
+    def check(self) -> None:
+        """Read a little, and not from memory. Raises an error of the database."""
+
     def glob(self, pattern: str) -> str:
         """Return a shell pattern in the form of the statements."""
 
@@ -87,6 +90,12 @@ class SqlRecords:
 
     def load(self) -> StoredState:
         return self._db.run(self._load)
+
+    def problem(self) -> str:
+        return ""
+
+    def check(self) -> None:
+        self._db.run(self._db.check)
 
     def _load(self) -> StoredState:
         texts = {key: _text(stored) for key, stored in self._db.execute(self._sql["load_texts"])}
@@ -118,8 +127,9 @@ class SqlRecords:
         row = self._db.run(lambda: self._db.execute(self._sql["event"], (event_id,)).fetchone())
         return rows.EVENTS.read(row) if row else None
 
-    def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
-        return self._query("events_by_prefix", rows.EVENTS.read, _bounds(start) | {"group": group})
+    def events_by_prefix(self, start: str, group: str = "", generation: int = 0) -> list[Event]:
+        parameters = {**_bounds(start), "group": group, "generation": generation}
+        return self._query("events_by_prefix", rows.EVENTS.read, parameters)
 
     def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
         return self._page("events", rows.EVENTS.read, filters)
@@ -154,7 +164,7 @@ class SqlRecords:
         return self._db.run(lambda: [(row[-1], read(row)) for row in self._db.execute(statement, parameters)])
 
     def _count(self, table: str, filters: ListFilter) -> int:
-        statement = f"SELECT count(*) FROM ({self._selection(table, filters)})"  # noqa: S608 - our own statements
+        statement = f"SELECT count(*) FROM ({self._selection(table, filters)}) AS found"  # noqa: S608 - our own statements
         return int(self._db.run(lambda: self._db.execute(statement, self._parameters(filters)).fetchone()[0]))
 
     def _selection(self, table: str, filters: ListFilter) -> str:
@@ -273,10 +283,8 @@ class SqlWriter:
             "save_delivery",
             ([*rows.DELIVERIES.write(each), to_text_if_any(last_seen.get(each.scope)) or ""] for each in saved),
         )
-        only_seen = {scope: time for scope, time in last_seen.items() if scope not in deliveries}
-        self._many(
-            "save_last_seen", ({"scope": scope, "last_seen_at": to_text(time)} for scope, time in only_seen.items())
-        )
+        only_seen = ((to_text(time), scope) for scope, time in last_seen.items() if scope not in deliveries)
+        self._many("save_last_seen", only_seen)
 
     def _save_tokens(self, changes: Changes) -> None:
         for name, token in changes.tokens.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from forewarn.core.state import Changes
     from forewarn.ports import RetentionCutoff, StoredState
 
+
+MIN_FREE_BYTES = 500_000
+"""With less free space, the disk counts as full. Most commits write less."""
 
 T = TypeVar("T")
 _STATEMENTS = read_statements()
@@ -56,8 +60,12 @@ class SqliteDatabase:
     def text(self, text: str) -> str:
         return text
 
+    def check(self) -> None:
+        self.connection.execute("PRAGMA shrink_memory")  # forget the pages that were read before
+        self.connection.execute("PRAGMA schema_version").fetchone()
+
     def glob(self, pattern: str) -> str:
-        return pattern
+        return pattern.replace("[!", "[^")
 
 
 class SqliteStore(SqlRecords):
@@ -88,6 +96,18 @@ class SqliteStore(SqlRecords):
 
     def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
         return self._write(lambda: remove_expired(self._db, cutoff, limit))
+
+    def problem(self) -> str:
+        """A small commit can succeed on a full disk, because the log has room, and the next one fail."""
+        path = self._opened.path
+        if path is None:
+            return ""
+        with suppress(OSError):
+            found = os.statvfs(path)
+            free = found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
+            if free < MIN_FREE_BYTES:
+                return f"The disk of {path} is full: {free:,} bytes are free. Changes fail until there is room."
+        return ""
 
     def reader(self) -> SqlRecords | None:
         if self._opened.path is None or not self._opened.shared:

@@ -48,6 +48,11 @@ DELETE FROM history WHERE sequence < min(:history, (SELECT min(sequence) FROM hi
 -- name: remove_responses
 DELETE FROM kept_answer WHERE rowid < min(:responses, (SELECT min(rowid) FROM kept_answer) + :limit);
 
+-- name: remove_unused_texts
+DELETE FROM shared_text WHERE key NOT IN (
+    SELECT user_data FROM vm UNION ALL SELECT custom_data FROM vm UNION ALL SELECT public_keys FROM vm
+);
+
 -- name: save_response
 -- Replaced, not updated, so that rowids stay in the order of time.
 INSERT OR REPLACE INTO kept_answer ({kept_answer.columns}) VALUES ({kept_answer.parameters});

@@ -14,11 +14,6 @@ SELECT {host.columns} FROM host ORDER BY rowid;
 -- name: load_vms
 SELECT {vm.columns} FROM vm ORDER BY rowid;
 
--- name: remove_unused_texts
-DELETE FROM shared_text WHERE key NOT IN (
-    SELECT user_data FROM vm UNION ALL SELECT custom_data FROM vm UNION ALL SELECT public_keys FROM vm
-);
-
 -- name: load_texts
 SELECT key, text FROM shared_text;
 
@@ -57,7 +52,7 @@ SELECT coalesce(max(sequence), 0) FROM history;
 SELECT {token.columns} FROM token ORDER BY rowid;
 
 -- name: load_responses
-SELECT {kept_answer.columns} FROM (SELECT key, fingerprint, at, status, '' AS body FROM kept_answer);
+SELECT {kept_answer.columns} FROM (SELECT key, fingerprint, at, status, '' AS body FROM kept_answer) AS short;
 
 -- name: response
 SELECT {kept_answer.columns} FROM kept_answer WHERE key = ?;
@@ -66,7 +61,8 @@ SELECT {kept_answer.columns} FROM kept_answer WHERE key = ?;
 SELECT {event.columns} FROM event WHERE id = ?;
 
 -- name: events_by_prefix
-SELECT {event.columns} FROM event WHERE id >= :start AND id < :end AND (:group = '' OR group_name = :group)
+SELECT {event.columns} FROM event WHERE id >= :start AND id < :end
+    AND (:group = '' OR group_name = :group AND generation >= :generation)
 LIMIT 2;
 
 -- name: events_live
@@ -82,6 +78,9 @@ AND rowid > coalesce((SELECT rowid FROM event WHERE id = :after_id), 0)
 
 -- name: events_group
 AND group_name = :group
+
+-- name: events_generation
+AND generation >= :generation
 
 -- name: events_type
 AND type = :type
@@ -266,7 +265,7 @@ ON CONFLICT (scope) DO UPDATE SET {delivery.changes},
     last_seen_at = CASE WHEN excluded.last_seen_at = '' THEN delivery.last_seen_at ELSE excluded.last_seen_at END;
 
 -- name: save_last_seen
-UPDATE delivery SET last_seen_at = :last_seen_at WHERE scope = :scope;
+UPDATE delivery SET last_seen_at = ? WHERE scope = ?;
 
 -- name: remove_delivery
 DELETE FROM delivery WHERE scope = ?;

@@ -45,7 +45,7 @@ class Event:
 
     @property
     def status(self) -> str:
-        """Scheduled, Started, Completed or Cancelled."""
+        """Scheduled, Started, Advisory, Completed or Cancelled."""
         return self._now().status.value
 
     @property

@@ -164,7 +164,7 @@ def add_vm(fleet: Fleet, name: str, keys: Mapping[str, Any]) -> Fleet:
 
 GROUP_KEYS = (
     *("update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows", "os_image_notice"),
-    *("mode", "visibility"),
+    *("mode", "visibility", "approve_when_down"),
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.events import EventStatus
 from forewarn.core.scenarios import RunOptions, RunStatus
-from forewarn.errors import EventDidNotStart
+from forewarn.errors import EventDidNotStart, EventIsAdvisory
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.scenarios import library
 from forewarn.testing.client import ServiceClient
@@ -180,6 +180,8 @@ class BaseService:
             remaining = max(current.not_before - engine.clock.now(), timedelta(0))
             await self._advance(remaining, seen_by, step_timeout)
             current = await event.load()
+        if current.status is EventStatus.ADVISORY:
+            raise EventIsAdvisory(event_id=current.id)
         if current.started_at is None:
             raise EventDidNotStart(event_id=current.id, status=current.status.lower())
         return engine.clock.now()

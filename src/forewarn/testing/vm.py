@@ -10,7 +10,7 @@ from forewarn.core.operations import CauseRequest
 from forewarn.errors import BadOption
 from forewarn.system.http_client import origin_of
 from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, expect_status, send
-from forewarn.testing.durations import Duration, read_interruption
+from forewarn.testing.durations import Duration, read_interruption, read_optional_duration
 from forewarn.wire.document_reader import EventsDocument, ScheduledEvent, read_document, start_requests
 
 if TYPE_CHECKING:
@@ -123,10 +123,20 @@ class VM:
         duration = read_interruption("seconds", seconds)
         return self._request(CauseRequest("live-migration", (self.name,), duration=duration))
 
-    def evict(self) -> Event:
-        """Request its eviction: a Preempt. The VM becomes a Spot VM, unless the test has set its priority."""
+    def evict(self, *, notice: Duration | None = None) -> Event:
+        """Request its eviction: a Preempt. The VM becomes a Spot VM, unless the test has set its priority.
+
+        The `notice` can be shorter than the minimum of 30 seconds. With 0, the event is Started at once.
+        """
         self._fleet.make_spot(self.name)
-        return self._request(CauseRequest("eviction", (self.name,)))
+        length = read_optional_duration("notice", notice)
+        return self._request(CauseRequest("eviction", (self.name,), notice=length, overrides=("notice",)))
+
+    def rebalance(self) -> Event:
+        """Recommend that it moves its work: an advisory, which only the preview api-version shows (setting
+        `preview_versions`). The VM becomes a Spot VM, unless the test has set its priority."""
+        self._fleet.make_spot(self.name)
+        return self._request(CauseRequest("rebalance", (self.name,)))
 
     def delete(self) -> Event:
         """Request its deletion by a user: a Terminate, if it or its scale set has a `terminate_notice`."""

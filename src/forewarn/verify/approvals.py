@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.verify.check import CheckRegistry, CheckSkipped, Mark, Requirement
 from forewarn.verify.endpoint import NEWEST, target_for
 from forewarn.verify.exchange import METADATA_TRUE
-from forewarn.verify.observations import observe_approved_end
+from forewarn.verify.observations import PREVIEW, observe_approved_end, schedule_recommendation
 from forewarn.verify.refusals import expect_error
 from forewarn.verify.requests import UNKNOWN_ID
 from forewarn.verify.session import approval
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from forewarn.verify.exchange import HttpResponse
     from forewarn.verify.session import Session
+    from forewarn.verify.snapshot import Snapshot
 
 check = CheckRegistry(3, "requests")
 
@@ -39,6 +40,21 @@ def _approve_again(session: Session, body: Callable[[str], bytes], *headers: tup
         if response.status == 200 or event_id in session.poll().ids:
             break  # otherwise the event was removed in between
     _expect_accepted(response)
+
+
+@check(
+    "approval-of-advisory",
+    Mark.ASSUMED,
+    "An approval of an Advisory gets 200, and has no effect, because clients approve whatever they see.",
+    Requirement.SCHEDULE,
+)
+def approval_of_advisory(session: Session) -> None:
+    snapshot, event_id = schedule_recommendation(session)
+    _expect_accepted(session.approve(event_id, version=PREVIEW))
+    after = session.poll(PREVIEW)
+    expected = f"{event_id} as before the approval"
+    valid = after.event(event_id) == snapshot.event(event_id)
+    after.response.expect(valid, expected, actual=str(after.event(event_id)))
 
 
 @check(
@@ -89,10 +105,48 @@ def approval_of_started(session: Session) -> None:
     _approve_again(session, approval)
 
 
-@check("approval-of-several", Mark.DOCUMENTED, "One request may approve several events.", Requirement.SCHEDULE)
+_START_WHEN_APPROVED = ("Reboot", "Redeploy", "Preempt")
+_MAY_WAIT = ("Freeze", "Terminate")
+"""An approved event of these types may wait for other groups, or for other events of its own group."""
+
+
+@check(
+    "approval-of-several",
+    Mark.DOCUMENTED,
+    "One request may approve several events.",
+    Requirement.SCHEDULE,
+    late=True,  # a Redeploy moves the VM
+)
 def approval_of_several(session: Session) -> None:
-    first = session.approved_event()
-    _expect_accepted(session.approve(first, session.unapproved_event(first)))
+    first = session.unapproved_event()
+    ids = (first, _another_event(session, first))
+    _expect_accepted(session.approve(*ids))
+
+    def waiting(snapshot: Snapshot) -> list[str]:
+        return [event_id for event_id in ids if snapshot.status(event_id) == SCHEDULED]
+
+    snapshot = session.poll_until(lambda snapshot: not waiting(snapshot))
+    ignored = [event_id for event_id in waiting(snapshot) if session.scheduled[event_id] not in _MAY_WAIT]
+    expected = f"{' and '.join(ignored)} Started, because one request approved {' and '.join(ids)}"
+    snapshot.response.expect(not ignored, expected)
+    if waiting(snapshot):
+        raise CheckSkipped(
+            "an approved Freeze or Terminate may wait for others: the schedule command must support two events "
+            f"of the types {', '.join(_START_WHEN_APPROVED)}"
+        )
+
+
+def _another_event(session: Session, first: str) -> str:
+    """Return another event that is Scheduled and not approved, if possible one that starts when it is approved."""
+    snapshot = session.recent()
+    for event_id, event_type in session.scheduled.items():
+        usable = event_id != first and event_id not in session.approved and event_type in _START_WHEN_APPROVED
+        if usable and snapshot.status(event_id) == SCHEDULED:
+            return event_id
+    _, snapshot, event_id = session.schedule_first_of(*_START_WHEN_APPROVED, *_MAY_WAIT)
+    if snapshot.status(event_id) != SCHEDULED:
+        raise CheckSkipped("the new event is not Scheduled, so it cannot be approved")
+    return event_id
 
 
 @check("approval-id-any-case", Mark.ASSUMED, "An approval may contain the id in any letter case.", Requirement.SCHEDULE)

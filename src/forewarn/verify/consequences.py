@@ -109,7 +109,11 @@ CONSEQUENCES: dict[str, tuple[str, ...]] = {
         *_STARTS_OF_APPROVED,
     ),
     "requests/approval-repeated": _APPROVALS_OF_APPROVED,
-    "life/starts-when-approved": ("requests/approval-of-started", *_STARTS_OF_APPROVED),
+    "life/starts-when-approved": (
+        "requests/approval-of-started",
+        "requests/approval-of-several",
+        *_STARTS_OF_APPROVED,
+    ),
     "life/starts-at-not-before": ("life/removed-when-complete",),
     "life/cancelled-is-removed": ("life/terminates-start-together",),
     "life/unchanged-document": (

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from forewarn.verify.check import CheckFailed, CheckSkipped, Requirement
-from forewarn.verify.endpoint import NEWEST, PATH
+from forewarn.verify.check import CheckFailed, CheckSkipped, EventMissing, Requirement
+from forewarn.verify.endpoint import NEWEST, PATH, target_for
 from forewarn.verify.session import EVENT_TYPES
 from forewarn.verify.snapshot import SCHEDULED, STARTED, Snapshot, read
 
@@ -45,6 +45,12 @@ class ObservedEvent:
     """The first document in which it is Started."""
     removed: Snapshot | None = None
     """The first document after it was removed."""
+
+    @property
+    def replaced(self) -> bool:
+        """Whether an event with another id appeared when this one disappeared."""
+        gone = next((snapshot for snapshot in self.snapshots if snapshot.event(self.event_id) is None), None)
+        return gone is not None and bool(gone.ids - self.last_present().ids)
 
     def last_present(self) -> Snapshot:
         """Return the last document that contains it."""
@@ -232,6 +238,33 @@ MEMBERS = {
 """Members of an event in each api-version, in wire order."""
 SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
 """Event types that older api-versions do not show: type to its first version."""
+
+
+# --- Recommendations ------------------------------------------------------------------------------
+
+
+PREVIEW, RECOMMENDATION = "2024-07-09", "SpotRebalanceRecommendation"
+"""The preview version, and the event type that only this version shows."""
+
+
+def serves_preview(session: Session) -> bool:
+    """Return whether the server serves the preview version."""
+    return session.endpoint.request(target=target_for(PREVIEW)).status == 200
+
+
+def schedule_recommendation(session: Session) -> tuple[Snapshot, str]:
+    """Schedule a recommendation. Return the first document of the preview version with it, and its id."""
+
+    def schedule(session: Session) -> tuple[Snapshot, str]:
+        if not serves_preview(session):
+            raise CheckSkipped(f"the server does not serve the preview version {PREVIEW}")
+        try:
+            _, snapshot, event_id = session.schedule(RECOMMENDATION, PREVIEW)
+        except EventMissing as missing:  # a server can know the version and not the type
+            raise CheckSkipped(f"the document at {PREVIEW} shows no new {RECOMMENDATION}") from missing
+        return snapshot, event_id
+
+    return session.cached("recommendation", schedule)
 
 
 # --- One document in every version ----------------------------------------------------------------

@@ -62,7 +62,7 @@ class Session:
         self.snapshots: list[tuple[str, Snapshot]] = []
         """Every document returned by `endpoint` since the service was enabled, with its api-version."""
         self.scheduled: dict[str, str] = {}
-        """Events that the schedule command created: id to type."""
+        """Events that the schedule command created, without recommendations: id to type."""
         self.approved: set[str] = set()
         self.slow_connection: tuple[HttpConnection, float] | None = None
         """A connection with an unfinished request, and its start time."""
@@ -154,10 +154,11 @@ class Session:
         condition: Callable[[Snapshot], bool],
         seconds: float | None = None,
         endpoint: TargetEndpoint | None = None,
+        version: str = NEWEST,
     ) -> Snapshot:
         """Poll until the condition holds or the time is over. Return the last document."""
         deadline = real_seconds() + (self.reaction_seconds if seconds is None else seconds)
-        while not condition(snapshot := self.poll(endpoint=endpoint)) and real_seconds() < deadline:
+        while not condition(snapshot := self.poll(version, endpoint=endpoint)) and real_seconds() < deadline:
             pause(_POLL_INTERVAL_SECONDS)
         return snapshot
 
@@ -170,9 +171,10 @@ class Session:
 
     # --- Hook commands ----------------------------------------------------------------------------
 
-    def schedule(self, event_type: str) -> tuple[Snapshot, Snapshot, str]:
+    def schedule(self, event_type: str, version: str = NEWEST) -> tuple[Snapshot, Snapshot, str]:
         """Schedule an event. Return the document before it, the first document with it, and the event's id."""
-        before = self.poll()
+        before = self.poll(version)
+        self._latest = None
         self.hooks.run(self.hooks.schedule, FOREWARN_EVENT_TYPE=event_type, FOREWARN_VM=self.vm)
 
         def new_ids(snapshot: Snapshot) -> list[str]:
@@ -182,7 +184,9 @@ class Session:
                 if event.get("EventType") == event_type and event.get("EventId") not in before.ids
             ]
 
-        first = self.poll_until(lambda snapshot: bool(new_ids(snapshot)), self._schedule_timeout_seconds)
+        first = self.poll_until(
+            lambda snapshot: bool(new_ids(snapshot)), self._schedule_timeout_seconds, version=version
+        )
         if not new_ids(first):
             self._schedule_timeout_seconds = min(self._schedule_timeout_seconds, self.reaction_seconds / 10)
             raise EventMissing(
@@ -190,7 +194,8 @@ class Session:
                 "see life/event-appears"
             )
         event_id = new_ids(first)[0]
-        self.scheduled[event_id] = event_type
+        if event_type in EVENT_TYPES:
+            self.scheduled[event_id] = event_type
         return before, first, event_id
 
     def schedule_first_of(self, *types: str) -> tuple[Snapshot, Snapshot, str]:
@@ -224,14 +229,13 @@ class Session:
                 raise
         return snapshot
 
-    def unapproved_event(self, *exclude: str) -> str:
+    def unapproved_event(self) -> str:
         """Return the id of an event of this run that is Scheduled and not approved. Schedule one if necessary."""
         snapshot = self.recent()
         # Other types may move or delete the VM.
         mildest = min(self.scheduled.values(), key=EVENT_TYPES.index, default="")
         for event_id, event_type in self.scheduled.items():
-            usable = event_id not in self.approved and event_id not in exclude
-            if usable and event_type == mildest and snapshot.status(event_id) == SCHEDULED:
+            if event_id not in self.approved and event_type == mildest and snapshot.status(event_id) == SCHEDULED:
                 return event_id
         _, first, event_id = self.schedule_first_of(*EVENT_TYPES)
         if first.status(event_id) != SCHEDULED:

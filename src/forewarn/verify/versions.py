@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forewarn.verify.check import CheckFailed, CheckRegistry, CheckSkipped, Mark, Requirement
@@ -10,10 +11,13 @@ from forewarn.verify.endpoint import NEWEST, target_for
 from forewarn.verify.exchange import METADATA_TRUE, truncate
 from forewarn.verify.observations import (
     MEMBERS,
+    PREVIEW,
+    RECOMMENDATION,
     SINCE,
     documents_with_events,
     each_poll_of_all_versions,
     poll_all_versions,
+    schedule_recommendation,
 )
 from forewarn.verify.refusals import expect_error
 from forewarn.verify.session import EVENT_TYPES, approval
@@ -152,8 +156,26 @@ def latest_rejected(session: Session) -> None:
     "The preview version 2024-07-09 gets 200 or 404, because one client expects this.",
 )
 def preview_or_not_found(session: Session) -> None:
-    response = session.endpoint.request(target=target_for("2024-07-09"))
+    response = session.endpoint.request(target=target_for(PREVIEW))
     response.expect(response.status in (200, 404), "200, or 404 if the preview is not available")
+
+
+@check(
+    "advisory",
+    Mark.OBSERVED,
+    "At 2024-07-09, a SpotRebalanceRecommendation has the EventStatus Advisory, and no other event has it.",
+    Requirement.SCHEDULE,
+)
+def advisory(session: Session) -> None:
+    with suppress(CheckSkipped):
+        session.sample("Preempt")
+    schedule_recommendation(session)
+    snapshot = session.poll(PREVIEW)
+    for event in snapshot.events:
+        is_recommendation = event.get("EventType") == RECOMMENDATION
+        expected = f"{event.get('EventType')} {'with' if is_recommendation else 'without'} the EventStatus Advisory"
+        valid = (event.get("EventStatus") == "Advisory") == is_recommendation
+        snapshot.response.expect(valid, truncate(expected), actual=truncate(str(event)))
 
 
 @check(

@@ -42,6 +42,11 @@ class ScheduledEvent(NamedTuple):
         """The id in lower case, to compare it and to show it. Letter case has no meaning."""
         return id_key(self.id)
 
+    @property
+    def received_key(self) -> str:
+        """The id in lower case, as the endpoint sends it now. Handlers get an event with its first id."""
+        return id_key(self.raw["EventId"])
+
     def concerns(self, vm: str) -> bool:
         """Whether the event names this VM. The first preview version put an underscore before names."""
         return vm in self.resources or f"_{vm}" in self.resources
@@ -107,10 +112,15 @@ def read_event_leniently(value: object) -> tuple[ScheduledEvent | None, str]:
     whole = value if value.get("Resources") is not None else {**value, "Resources": []}
     event, problem = _read_event(whole)
     if event is None:
-        # Only NotBefore may be invalid. A started event does not need it.
+        # Only NotBefore may be invalid.
         event, other_problem = _read_event({**whole, "NotBefore": ""})
-        problem = other_problem or ("" if event is not None and event.status.casefold() == "started" else problem)
+        problem = other_problem or ("" if event is not None and _needs_no_date(event) else problem)
     return None if event is None else event._replace(raw=value), problem
+
+
+def _needs_no_date(event: ScheduledEvent) -> bool:
+    """A started event has no NotBefore any more. That of an advisory one is no deadline."""
+    return event.status.casefold() in ("started", "advisory")
 
 
 def _read_event(event: dict[str, Any]) -> tuple[ScheduledEvent | None, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.agent.cli.options import (
     AgentParser,
     add_common_options,
+    add_run_options,
     config_path,
     load_config,
     read_address,
@@ -91,6 +92,7 @@ _AS_USER = """\
 ProtectSystem=strict
 # A handler that uses a socket in /tmp needs PrivateTmp=no in a drop-in.
 PrivateTmp=yes
+# If systemd has locked 169.254.169.254 (systemd.imds.network=locked), set both to CAP_NET_ADMIN in a drop-in.
 CapabilityBoundingSet=
 AmbientCapabilities=
 """
@@ -127,7 +129,7 @@ def parser() -> AgentParser:
         "forewarn agent install --config /etc/forewarn/agent.toml --print",
     )
     add_common_options(parser)
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address for metrics and health")
+    add_run_options(parser)
     parser.add_argument(
         "--user", metavar="NAME", default="", help="run the agent as this user, with stricter limits (default: root)"
     )
@@ -152,6 +154,7 @@ def run(options: Namespace) -> int:
         "--endpoint": options.endpoint,
         "--vm-name": options.vm_name,
         "--listen": options.listen,
+        "--preview-versions": options.preview_versions,
         "--state": state,
     }
     # --name=value, because a value may start with a dash.

@@ -87,6 +87,16 @@ def add_common_options(parser: AgentParser) -> None:
     parser.add_argument("--state", metavar="DIR", help=f"folder where the agent records its work (or {STATE_VARIABLE})")
 
 
+def add_run_options(parser: AgentParser) -> None:
+    """Add the options of a running agent, which `install` writes into the unit, too."""
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address for metrics and health")
+    parser.add_argument(
+        "--preview-versions",
+        choices=("true", "false"),
+        help="also request an api-version that is a preview, if the endpoint has it (default: true)",
+    )
+
+
 def mistyped_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
     """Yield a warning for each unknown variable that seems to be for the agent: the agent ignores it.
 

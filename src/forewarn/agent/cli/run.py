@@ -12,6 +12,7 @@ from forewarn.agent.address import read_endpoint
 from forewarn.agent.cli.options import (
     AgentParser,
     add_common_options,
+    add_run_options,
     config_path,
     load_config,
     read_address,
@@ -43,7 +44,7 @@ def parser() -> AgentParser:
     )
     add_common_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="log what would be run and approved, without doing it")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address for metrics and health")
+    add_run_options(parser)
     parser.add_argument(
         "--log", choices=LOG_FORMATS, default="", help="log format (default: text on a terminal, otherwise json)"
     )
@@ -63,9 +64,10 @@ def run(options: Namespace) -> int:
     from forewarn.agent.loop import Agent, AgentOptions
 
     configure_logging(options.log)
-    agent = Agent(
-        config, AgentOptions(resolved.endpoint.value, resolved.vm_name.value, resolved.folder, options.dry_run)
-    )
+    given_versions = options.preview_versions
+    preview_versions = config.preview_versions if given_versions is None else given_versions == "true"
+    place = (resolved.endpoint.value, resolved.vm_name.value, resolved.folder)
+    agent = Agent(config, AgentOptions(*place, options.dry_run, preview_versions))
     origins = {"endpoint_from": resolved.endpoint.origin, "vm_from": resolved.vm_name.origin}
     given = {name: origin for name, origin in origins.items() if origin}  # the agent discovers the others
     folder = None if options.dry_run else resolved.folder  # a dry run writes nothing to disk

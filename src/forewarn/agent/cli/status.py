@@ -63,8 +63,9 @@ def _polling(polling: Mapping[str, Any]) -> str:
     if ago is None:
         return "no response yet"
     long_poll = ", long poll" if polling.get("long_poll") else ""
+    version = f", api-version {polling['api_version']}" if polling.get("api_version") else ""
     responses = polling.get("responses", 0)
-    return f"{responses:,} response{'s' if responses != 1 else ''}, last {_duration(ago)} ago{long_poll}"
+    return f"{responses:,} response{'s' if responses != 1 else ''}, last {_duration(ago)} ago{version}{long_poll}"
 
 
 def _events(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:
@@ -187,12 +188,12 @@ def _recorded_work(folder: Path) -> dict[str, Any]:
     # Imported here: not needed if an agent is running.
     from forewarn.agent.clock import EndpointClock
     from forewarn.agent.decisions import DecisionContext
-    from forewarn.agent.state import FILE, read_works
+    from forewarn.agent.state import FILE, read_state
     from forewarn.agent.status import describe_work
 
     path = folder / FILE
     try:
-        works = read_works(path)
+        works = read_state(path).works
     except (FileNotFoundError, NotADirectoryError):
         works = []
     except OSError as error:

@@ -9,6 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
+from forewarn.agent.changes import deadline_of
 from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def as_json(job: Job, **more: Any) -> str:
 def as_variables(job: Job) -> dict[str, str]:
     """Return the job as environment variables."""
     event = job.event
-    not_before = event.not_before
+    not_before = deadline_of(event)
     values = {
         "ACTION": job.action,
         "HANDLER": job.handler,

@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forewarn.agent.changes import is_advisory
 from forewarn.agent.clock import system_time
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_variable, as_variables
 from forewarn.agent.handlers.options import read_path
@@ -43,10 +44,12 @@ class LogHandler(Handler):
         return f"log {what} to {target}"
 
     def prepare(self, job: Job) -> None:
-        self._write(job, f"{job.event.type} {job.event.key} is scheduled: {job.event.description or 'no description'}")
+        event = job.event
+        what = "" if is_advisory(event) else " is scheduled"
+        self._write(job, f"{event.type} {event.received_key}{what}: {event.description or 'no description'}")
 
     def undo(self, job: Job) -> None:
-        self._write(job, f"{job.event.type} {job.event.key} is over or was cancelled")
+        self._write(job, f"{job.event.type} {job.event.received_key} is over or was cancelled")
 
     def _to_journal(self) -> bool:
         return Path(self._socket).exists() and not self._path if self._journal is None else self._journal
@@ -86,7 +89,8 @@ def _append(path: str, job: Job, message: str) -> None:
 def _send_to_journal(path: str, job: Job, message: str) -> None:
     """Send an entry in the journal's native protocol. A value with line ends is sent with its length."""
     fields = {"MESSAGE": message, "PRIORITY": _NOTICE, "SYSLOG_IDENTIFIER": "forewarn-agent", **as_variables(job)}
-    fields["FOREWARN_EVENT_ID"] = as_variable(job.event.key)  # people search for it, in the form of other log lines
+    # People search for it: the id as in other log lines.
+    fields["FOREWARN_EVENT_ID"] = as_variable(job.event.received_key)
     parts = []
     for name, value in fields.items():
         text = value.encode(errors="replace")

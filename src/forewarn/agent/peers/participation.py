@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from forewarn.agent.changes import is_advisory
 from forewarn.agent.decisions import approval_due_at, is_approved
 from forewarn.agent.policy import LEADER
 from forewarn.agent.state import GAVE_UP, POSTPONED
@@ -59,7 +60,7 @@ class Participation:
         if self._group is None or not self._has_started:
             return
         for work in works:
-            if work.rule.approve == LEADER:
+            if work.rule.approve == LEADER and not is_advisory(work.event):
                 state = _STATES[phase_of(work)]
                 if state == "failed" and work.is_prepared:  # the rule has on_failure = "approve"
                     state = "ready"

@@ -10,15 +10,13 @@ export async function routineCauses(context) {
   return new Set(known.filter((cause) => cause.routine).map((cause) => cause.name));
 }
 
-/** A recommendation never starts, so nobody approves it. */
-export const canBeApproved = (event) => event.type !== "SpotRebalanceRecommendation";
-
-/** The buttons for an event with its cause. `what` names the event, if the page has several. */
+/** The buttons for an event with its cause. `what` names the event, if the page has several. An advisory never starts,
+    so nobody approves it. */
 export function eventButtons(context, event, routine, what = "") {
-  if (event.status !== "scheduled") return [];
+  if (event.status !== "scheduled" && event.status !== "advisory") return [];
   const label = (text) => ({ label: what && `${text} ${what}` });
   const approve = () => context.act(() => post(`events/${event.id}/approve`), `Approved ${what || "the event"}.`);
-  const isOpen = event.approved_at === null && canBeApproved(event);
+  const isOpen = event.status === "scheduled" && event.approved_at === null;
   return [
     context.canApprove && isOpen && button("Approve", approve, { style: "primary", ...label("Approve") }),
     routine.has(event.cause) && button("Postpone", () => postponeEvent(context, event), label("Postpone")),

@@ -35,6 +35,19 @@ export function operationForm(context, causes, target, vm) {
           { placeholder: seconds(cause.notice_seconds) },
           "For example 30m. Empty: the default.",
         ),
+      cause.notice_seconds > 0 &&
+        form.values.notice &&
+        form.field(
+          "override",
+          "Minimum notice",
+          {
+            options: [
+              ["", "applies"],
+              ["notice", "is overridden"],
+            ],
+          },
+          "History records an override.",
+        ),
       cause.duration_seconds !== null &&
         form.field("duration", "Interruption", { placeholder: seconds(cause.duration_seconds) }),
       cause.types.length > 0 &&
@@ -57,9 +70,10 @@ function fits(cause, vm) {
   return true;
 }
 
-function body({ cause, type, notice, duration, description }, target) {
+function body({ cause, type, notice, override, duration, description }, target) {
   const given = Object.entries({ type, notice, duration, description }).filter(([, value]) => value);
-  return { cause, ...target, ...Object.fromEntries(given) };
+  const overrides = override ? { overrides: [override] } : {};
+  return { cause, ...target, ...Object.fromEntries(given), ...overrides };
 }
 
 function plan({ operations }) {
@@ -68,8 +82,8 @@ function plan({ operations }) {
       ["Work", operation.verb ?? "none", operation.vms.length > 1 && ` of ${operation.vms.length} VMs`],
       ...operation.events.map((event) => [
         "Event",
-        `${event.type} for ${event.scope}, NotBefore `,
-        time(event.not_before),
+        `${event.type} for ${event.scope}`,
+        event.status !== "advisory" && [", NotBefore ", time(event.not_before)],
         event.approved_by && `, approved by ${event.approved_by}`,
       ]),
       ...Object.entries(operation.not_notified).map(([scope, reason]) => ["No notice", `${scope}: ${reason}`]),

@@ -102,6 +102,7 @@ function waitText(wait) {
   const names = {
     window: "Maintenance window",
     deletion: "Other deletions",
+    arrival: "Arrival of a VM",
     fabric: "Work of the fabric",
     gate: "Health check",
     settling: "Settle time",

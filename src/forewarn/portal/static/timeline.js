@@ -114,12 +114,13 @@ function endOf(event) {
 }
 
 function bar(event, x, y, time, end) {
-  const notBefore = Date.parse(event.not_before);
+  const isAdvisory = event.status === "advisory"; // It has no NotBefore, and lasts until it is cancelled.
+  const notBefore = isAdvisory ? time : Date.parse(event.not_before);
   const created = Date.parse(event.created_at);
   const started = event.started_at && Date.parse(event.started_at);
   const noticeEnd = started ?? (event.ended_at ? Date.parse(event.ended_at) : notBefore);
   const finished = event.ended_at ? Date.parse(event.ended_at) : time;
-  const title = `${event.type} of ${event.vms.slice(0, 5).join(", ")}: ${event.status}, NotBefore ${clockTime(event.not_before)}`;
+  const title = `${event.type} of ${event.vms.slice(0, 5).join(", ")}: ${event.status}${isAdvisory ? "" : `, NotBefore ${clockTime(event.not_before)}`}`;
   const over = event.ended_at ? " ended" : "";
   return h(
     "a",
@@ -127,7 +128,8 @@ function bar(event, x, y, time, end) {
     h("title", null, title),
     rect(`noticed${event.approved_at ? " approved" : ""}${over}`, x(created), x(noticeEnd), y),
     started && rect(`running${over}`, x(started), x(finished), y),
-    notBefore <= end &&
+    !isAdvisory &&
+      notBefore <= end &&
       (started || !event.ended_at) &&
       h("line", { class: "not-before", x1: x(notBefore), x2: x(notBefore), y1: y - 3, y2: y + BAR + 3 }),
     notBefore > end &&

@@ -52,14 +52,18 @@ export default {
         ["Status", tag(event.status, `state-${event.status}`)],
         ["VMs", links(event.vms, vmLink, 20)],
         ["Group", groupLink(event.group), event.scope !== event.group && ` (scope ${event.scope})`],
-        ["NotBefore", time(event.not_before), isScheduled && [" (in ", left(event.not_before), ")"]],
+        event.status !== "advisory" && [
+          "NotBefore",
+          time(event.not_before),
+          isScheduled && [" (in ", left(event.not_before), ")"],
+        ],
         event.started_at && [
           "Started",
           time(event.started_at),
           event.status === "started" && [" (", since(event.started_at), ")"],
         ],
         event.ended_at && ["Ended", time(event.ended_at)],
-        ["Approval", event.approved_at ? ["by ", event.approved_by, " at ", time(event.approved_at)] : "none"],
+        event.status !== "advisory" && ["Approval", event.approved_at ? ["by ", event.approved_by, " at ", time(event.approved_at)] : "none"],
         event.duration_seconds !== null && [
           "Interruption",
           event.duration_seconds < 0 ? "unknown" : seconds(event.duration_seconds),

@@ -117,7 +117,6 @@ export default {
 export function model(map, overview) {
   const states = new Map();
   for (const event of overview.events) {
-    if (event.type === "SpotRebalanceRecommendation" && event.status !== "scheduled") continue;
     for (const vm of event.vms)
       if (states.get(vm) !== "started") states.set(vm, event.status === "started" ? "started" : "notified");
   }

@@ -31,6 +31,7 @@ export default {
         ],
         ["Domains", `${group.update_domains} update domains, ${group.fault_domains} fault domains`],
         ["Automatic approval", group.auto_approve.join(", ") || "none"],
+        ["If all VMs are deallocated", group.approve_when_down ? "events are approved" : "events wait for NotBefore"],
         [
           "Maintenance windows",
           group.windows.length

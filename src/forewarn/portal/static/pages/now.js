@@ -19,7 +19,7 @@ import {
 } from "../parts.js";
 import { h } from "../render.js";
 import { now, setClock } from "../time.js";
-import { canBeApproved, eventButtons, routineCauses } from "../event_actions.js";
+import { eventButtons, routineCauses } from "../event_actions.js";
 
 const PERIODS = [
   ["1 hour", 3_600_000],
@@ -133,7 +133,10 @@ function row(event, routine, context) {
     cells: [
       isScheduled
         ? [h("strong", null, left(event.not_before)), h("span", { class: "sub" }, time(event.not_before))]
-        : [tag("started", "state-started"), h("span", { class: "sub" }, since(event.started_at))],
+        : [
+            tag(event.status, `state-${event.status}`),
+            h("span", { class: "sub" }, since(event.started_at ?? event.created_at)),
+          ],
       [eventLink(event.id, eventType(event.type)), h("span", { class: "sub" }, event.description)],
       [
         links(event.vms, vmLink, 4),
@@ -146,7 +149,7 @@ function row(event, routine, context) {
       ],
       [event.cause, event.requested_by && h("span", { class: "sub" }, `by ${event.requested_by}`)],
       [
-        approved ? tag("approved", "state-approved") : isScheduled && canBeApproved(event) ? tag("not approved") : "–",
+        approved ? tag("approved", "state-approved") : isScheduled ? tag("not approved") : "–",
         approved && h("span", { class: "sub" }, `by ${event.approved_by}`),
         event.operation_events > 1 &&
           h("span", { class: "sub" }, `${event.operation_approvals} of ${event.operation_events} scopes`),

@@ -43,7 +43,7 @@ export default {
             ? links(live, (event) =>
                 eventLink(event.id, [
                   eventType(event.type),
-                  event.status === "started" ? " started" : [" in ", left(event.not_before)],
+                  event.status === "scheduled" ? [" in ", left(event.not_before)] : ` ${event.status}`,
                 ]),
               )
             : "none",

@@ -1,0 +1,84 @@
+"""No request holds up polls: the work of each turn of the event loop has a bound, counted in lines of Python.
+
+The requests are those of the benchmark `routes`: every route, with the worst values that its schema allows. The
+service has 2,000 VMs, so work that grows with the fleet in one turn exceeds the bound.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from bench.worst_requests import Request, known_names, worst_requests
+
+from counted_lines import MAX_LINES, Turns
+from forewarn.testing import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GROUPS, EVENTS = 100, 50
+SCALE_SET = "web"
+FLEET = f'[[group]]\nname = "{SCALE_SET}"\nkind = "scale-set"\n[[vm]]\ngroup = "{SCALE_SET}"\ncount = 1000\n' + "".join(
+    f'[[host]]\nname = "host-{number}"\n[[group]]\nname = "group-{number}"\nkind = "availability-set"\n'
+    f'[[vm]]\nname = "vm-{number}-{{n}}"\ngroup = "group-{number}"\ncount = 10\nhost = "host-{number}"\n'
+    for number in range(GROUPS)
+)
+
+
+class Caller:
+    """Sends requests with one token."""
+
+    def __init__(self, service: Service, token: str) -> None:
+        self._address = urlsplit(service.control_url)
+        self._headers = {"Origin": service.control_url}  # without it, sign-in is rejected at once
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def send(self, request: Request) -> bytes:
+        """Return the response, and the first bytes of a feed."""
+        connection = http.client.HTTPConnection(self._address.hostname or "", self._address.port, timeout=60)
+        with closing(connection):
+            headers = self._headers | {"Content-Type": request.content_type}
+            connection.request(request.method, request.target, request.body, headers)
+            response = connection.getresponse()
+            return response.read1() if request.route == "/v1/feed" else response.read()
+
+    def call(self, method: str, target: str, body: Any = None) -> Any:
+        return json.loads(
+            self.send(Request(method, target, target, b"" if body is None else json.dumps(body).encode()))
+        )
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with Service(FLEET, webhook_private_networks="127.0.0.0/8") as service:
+        for number in range(EVENTS):
+            service.request_operation("redeploy", f"vm-{number}-0", notice="30d")
+        yield service
+
+
+@pytest.fixture(scope="module")
+def requests(service: Service) -> list[Request]:
+    admin = Caller(service, service.token)
+    known = known_names(admin.call, SCALE_SET)
+    return worst_requests(admin.call("GET", "/v1/openapi.json"), known)
+
+
+@pytest.mark.parametrize("role", ["no token", "tenant", "admin"])
+def test_each_turn_of_the_loop_has_a_bound(service: Service, requests: list[Request], role: str) -> None:
+    token = {"no token": "", "admin": service.token}.get(role)
+    if token is None:
+        new = {"name": role, "role": role, "group": SCALE_SET}
+        token = Caller(service, service.token).call("POST", "/v1/tokens", new)["token"]
+    caller, turns, found = Caller(service, token), Turns(service._running.loop), {}
+    for each in requests:
+        with turns:
+            caller.send(each)
+        found[f"{each.method} {each.route} ({each.worst})"] = turns.longest
+    assert len(found) > 500
+    assert not [f"{lines:,} lines: {name}" for name, lines in found.items() if lines > MAX_LINES]
