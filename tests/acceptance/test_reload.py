@@ -38,13 +38,15 @@ def test_systemd_hears_of_start_reload_watchdog_and_stop(
 ) -> None:
     with SystemdSocket(tmp_path, watchdog_seconds=0.3) as systemd:
         service = make_service(fleet=FLEET, **systemd.variables)
-        assert systemd.receive() == {"READY": "1"}
+        status = f"1 VM; control API at {service.control_url}"
+        assert systemd.receive() == {"READY": "1", "STATUS": status}
         for _ in range(3):
-            assert systemd.receive() == {"WATCHDOG": "1", "STATUS": f"1 VM; control API at {service.control_url}"}
+            assert systemd.receive() == {"WATCHDOG": "1", "STATUS": status}
+        (service.folder / "fleet.toml").write_text(TWO)
         hang_up(service)
         begun = systemd.wait_for("RELOADING")
         assert int(begun["MONOTONIC_USEC"]) > 0
-        assert systemd.wait_for("READY") == {"READY": "1"}
+        assert systemd.wait_for("READY") == {"READY": "1", "STATUS": status.replace("1 VM", "2 VMs")}
         assert service.stop() == 0
         assert systemd.wait_for("STOPPING") == {"STOPPING": "1"}
 

@@ -103,7 +103,7 @@ async def serve(values: dict[str, Any], origins: dict[str, str]) -> None:
         asyncio.create_task(_notify_watchdog(service, systemd)),
     ]
     try:
-        systemd.ready()
+        systemd.ready(service.status())
         if values["log_format"] != JSON:  # a program that reads the log should get only JSON
             _write_output(await service.greeting())
         service.log_start()
@@ -122,7 +122,7 @@ async def _reload_forever(service: ForegroundService, systemd: SystemdNotifier, 
         requested.clear()
         systemd.reloading(real_seconds())
         await service.reload()
-        systemd.ready()
+        systemd.ready(service.status())
 
 
 async def _notify_watchdog(service: ForegroundService, systemd: SystemdNotifier) -> None:

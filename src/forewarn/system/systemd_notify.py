@@ -26,9 +26,9 @@ class SystemdNotifier:
         self.watchdog_seconds = int(interval) / 1e6 / 3 if interval.isdigit() and int(interval) else None
         """How often to call `alive`: three times in the interval of the watchdog. None: never."""
 
-    def ready(self) -> None:
-        """The start, or a reload, is complete."""
-        self._send("READY=1")
+    def ready(self, status: str = "") -> None:
+        """The start, or a reload, is complete. `systemctl status` shows the text from then on."""
+        self._send("READY=1" + _assignment(status))
 
     def reloading(self, monotonic_seconds: float) -> None:
         """A reload begins, at this time of the monotonic clock."""
@@ -39,11 +39,15 @@ class SystemdNotifier:
 
     def alive(self, status: str) -> None:
         """Reset the watchdog. `systemctl status` shows the text."""
-        # One line: systemd would read the next line as another assignment.
-        self._send(f"WATCHDOG=1\nSTATUS={' '.join(status.split())}")
+        self._send("WATCHDOG=1" + _assignment(status))
 
     def _send(self, text: str) -> None:
         if not self._address:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.sendto(text.encode("utf-8", "backslashreplace"), self._address)
+
+
+def _assignment(status: str) -> str:
+    # One line: systemd would read the next line as another assignment.
+    return f"\nSTATUS={' '.join(status.split())}" if status else ""
