@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from shifted_system_clock import ShiftedSystemClock
 from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
     from forewarn.testing import ServiceProcess
@@ -96,6 +98,49 @@ def test_a_request_on_a_follower_has_the_answer_of_the_leader(cluster: Cluster) 
     token = follower.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).json()["token"]
     assert follower.control("POST", "/v1/operations", body, token=token).status == 403
     assert follower.control("POST", "/v1/operations", body, token="wrong").status == 401  # noqa: S106
+
+
+def begin(node: NodeProcess, method: str, path: str, token: str, body: bytes = b"") -> socket.socket:
+    """Send a request whose body has 200 MB, and the beginning of the body."""
+    client = node.connect(node.control_address)
+    client.settimeout(LONGEST_WAIT_SECONDS / 4)
+    lines = (
+        f"{method} {path} HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {token}",
+        "Content-Length: 200000000",
+    )
+    client.sendall("\r\n".join((*lines, "", "")).encode() + body)
+    return client
+
+
+def test_a_follower_checks_a_request_before_it_reads_the_body(cluster: Cluster) -> None:
+    _, follower = cluster.add(), cluster.add()
+    viewer = follower.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).json()["token"]
+    for method, path, token, status in (
+        ("PUT", "/v1/fleet", viewer, 403),
+        ("PUT", "/v1/fleet?sauce=x", follower.token, 400),
+        ("PUT", "/v1/nothing", follower.token, 404),
+        ("POST", "/v1/fleet", follower.token, 405),
+    ):
+        with closing(begin(follower, method, path, token)) as client:
+            assert client.recv(12) == f"HTTP/1.1 {status}".encode()
+    # The limit of a body is that of its route.
+    with closing(begin(follower, "POST", "/v1/operations", follower.token, b"x" * 1_100_000)) as client:
+        assert client.recv(12) == b"HTTP/1.1 413"
+
+
+def test_a_follower_receives_few_fleet_files_at_a_time(cluster: Cluster) -> None:
+    """Each of them can fill a large part of its memory. They have the same time for each part as on the leader."""
+    _, follower = cluster.add(), cluster.add("--body-timeout", "2s")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(begin(follower, "PUT", "/v1/fleet", follower.token))) for _ in range(4)]
+        ready: list[socket.socket] = []
+        while len(ready) < 2:
+            ready, _, _ = select.select(clients, [], [], LONGEST_WAIT_SECONDS)
+        assert [client.recv(12) for client in ready] == [b"HTTP/1.1 503"] * 2
+        slow = [client for client in clients if client not in ready]
+        assert [client.recv(12) for client in slow] == [b"HTTP/1.1 408"] * 2
 
 
 def test_when_the_leader_is_killed_another_leads_and_nothing_is_lost(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -20,6 +20,8 @@ from forewarn.control.input import MAX_BODY_BYTES_WITHOUT_TOKEN
 from forewarn.control.leader_requests import LeaderRequests
 from forewarn.control.problems import HANDLERS
 from forewarn.control.routing import Route, starlette_routes
+from forewarn.control.schema import NoMembers
+from forewarn.control.slices import Slices
 from forewarn.core.fleet import VM, Fleet
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest
@@ -571,16 +573,16 @@ def control_of(member: Member, forwarder: NodeForwarder, *steps: Callable[[], Aw
         return Response(b"changed")
 
     method, path = SIGN_IN
-    routes = starlette_routes([Route(method, path, change, "Set facts.", {}, role=None)])
-    return LeaderRequests(Starlette(routes=routes, exception_handlers=HANDLERS), forwarder)
+    routes = starlette_routes([Route(method, path, change, "Set facts.", {}, role=None, body=NoMembers)])
+    return LeaderRequests(Starlette(routes=routes, exception_handlers=HANDLERS), forwarder, Slices())
 
 
-async def post(app: LeaderRequests, body: str) -> tuple[int, dict[bytes, bytes], str]:
+async def post(app: LeaderRequests, *body: bytes) -> tuple[int, dict[bytes, bytes], str]:
     sent: list[Any] = []
-    received = [{"type": "http.request", "body": body.encode(), "more_body": False}]
+    parts = [*body, b""]
 
     async def receive() -> Any:
-        return received.pop()
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -606,7 +608,7 @@ async def test_a_request_whose_commit_is_rejected_is_made_by_the_next_leader(
         for name, app in zip(("on the leader", "on a follower"), apps, strict=True):
             await until(lambda: one.engine.leads or two.engine.leads)
             postgresql.execute(f"UPDATE {server.schema}.lease SET epoch = epoch + 1")
-            status, _, body = await post(app, name)
+            status, _, body = await post(app, name.encode())
             assert (status, body) == (200, "changed")
         await until(lambda: one.engine.position == two.engine.position)
         assert one.facts == two.facts == {"on the leader", "on a follower"}
@@ -624,7 +626,7 @@ async def test_a_request_that_has_changed_something_is_not_repeated(
             postgresql.execute(f"UPDATE {server.schema}.lease SET epoch = epoch + 1")
 
         control_of(one, leader, begin)
-        status, headers, body = await post(control_of(two, follower), "second")
+        status, headers, body = await post(control_of(two, follower), b"second")
         assert (status, headers.get(b"retry-after"), calls) == (503, None, ["begin"])
         assert "A part of the request was done. The rest was not done (the service stops, or another node" in body
 
@@ -639,39 +641,13 @@ async def test_one_address_cannot_keep_other_nodes_out(server: PostgresqlServer)
             writer.close()
 
 
-async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts() -> None:
+async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts(server: PostgresqlServer) -> None:
     """Signing in needs no token, so everyone could fill the memory of a node."""
-    part, parts = b"x" * 1000, 0
-
-    async def receive() -> dict[str, Any]:
-        nonlocal parts
-        parts += 1
-        return {"type": "http.request", "body": part, "more_body": True}
-
-    class Leader:
-        is_certain = False
-        engine = None
-        handlers: ClassVar[dict[str, Any]] = {}
-
-        async def request(self, _: str, payload: dict[str, Any], *, repeatable: bool) -> Any:
-            assert not repeatable
-            return 413, [], str(len(payload["body"])).encode()
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/session",
-        "query_string": b"",
-        "headers": [],
-        "client": None,
-    }
-    await LeaderRequests(Starlette(), Leader())(scope, receive, send)  # type: ignore[arg-type]
-    assert 0 < int(sent[1]["body"]) - MAX_BODY_BYTES_WITHOUT_TOKEN <= len(part)
+    async with running_with_links(server, "one", "two") as (_, (two, follower)):
+        parts = [b"x" * 1000] * 100
+        status, _, body = await post(control_of(two, follower), *parts)
+        assert (status, follower.forwarded) == (413, 0)
+        assert f"maximum is {MAX_BODY_BYTES_WITHOUT_TOKEN:,} bytes" in body
 
 
 # --- Downtime -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -49,12 +49,24 @@ _NOT_PLAIN = "contains control characters or other invisible characters. Write p
 _PLAIN = "plain text in one line"
 
 
-async def read_bytes(request: Request, max_bytes: int, hint: str = "") -> bytearray:
+class BodyLimit(NamedTuple):
+    """How large the body of a request may be."""
+
+    max_bytes: int = MAX_BODY_BYTES
+    hint: str = ""
+    """What else the client can do."""
+    what: str = ""
+    """What the bodies are, if only some can be received at a time."""
+    at_once: int = 0
+
+
+async def read_bytes(request: Request, limit: BodyLimit) -> bytearray:
+    max_bytes = limit.max_bytes if hasattr(request.state, "token") else MAX_BODY_BYTES_WITHOUT_TOKEN
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            raise BodyTooLarge(maximum=max_bytes, hint=hint)
+            raise BodyTooLarge(maximum=max_bytes, hint=limit.hint)
     return body
 
 
@@ -69,8 +81,7 @@ async def wait_for_disconnect(request: Request) -> None:
 
 async def read_body(request: Request, kind: type[B]) -> B:
     """Decode the body of a request. An empty body is an empty object."""
-    max_bytes = MAX_BODY_BYTES if hasattr(request.state, "token") else MAX_BODY_BYTES_WITHOUT_TOKEN
-    data = await read_bytes(request, max_bytes) or b"{}"
+    data = await read_bytes(request, BodyLimit()) or b"{}"
     try:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
