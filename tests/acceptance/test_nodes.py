@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import signal
 import threading
@@ -98,6 +99,22 @@ def test_a_request_on_a_follower_has_the_answer_of_the_leader(cluster: Cluster) 
     token = follower.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).json()["token"]
     assert follower.control("POST", "/v1/operations", body, token=token).status == 403
     assert follower.control("POST", "/v1/operations", body, token="wrong").status == 401  # noqa: S106
+
+
+def test_a_nul_character_finds_nothing_and_is_no_problem_of_the_database(cluster: Cluster) -> None:
+    nodes = [cluster.add(), cluster.add()]
+    enabled(nodes[0])
+    epoch = nodes[0].own_row()["epoch"]
+    for node in nodes:
+        paths = node.get_json("/v1/openapi.json")["paths"]
+        for path, method in ((path, method) for path, item in paths.items() if "{" in path for method in item):
+            answer = node.control(method.upper(), re.sub("{.*?}", "a%00b", path), {})
+            assert answer.status in (400, 404), (method, path, answer.body)
+        wrong = node.approve_as("web-0", "a\0b")
+        assert (wrong.status, b"No scheduled event" in wrong.body) == (400, True)
+        for body in ({"cause": "restart", "vms": ["a\0b"]}, {"cause": "restart", "vms": ["web-0"], "reason": "a\0b"}):
+            assert node.control("POST", "/v1/operations", body).status in (400, 404)
+    assert nodes[0].own_row()["epoch"] == epoch
 
 
 def begin(node: NodeProcess, method: str, path: str, token: str, body: bytes = b"") -> socket.socket:

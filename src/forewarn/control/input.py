@@ -13,6 +13,7 @@ from forewarn.core.operations import UNKNOWN, parse_interruption
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, BodyTooLarge, nearest, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime, timedelta
 
     from starlette.requests import Request
@@ -94,10 +95,18 @@ async def read_body(request: Request, kind: type[B]) -> B:
         raise BadRequestBody(pointer="", problem=problem, allowed=allowed) from error
     request.state.body = msgspec.to_builtins(body)
     for name, value in request.state.body.items():
-        for text in value if isinstance(value, list) else [value]:
-            if name != FILE_MEMBER and isinstance(text, str) and not text.isprintable():
-                raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=_NOT_PLAIN, allowed=_PLAIN)
+        if name != FILE_MEMBER and not all(text.isprintable() for text in _strings(value)):
+            raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=_NOT_PLAIN, allowed=_PLAIN)
     return body
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Return all strings of a value, also the keys of objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in (*value, *value.values()) if isinstance(value, dict) else value:
+            yield from _strings(each)
 
 
 _TYPES: dict[str, tuple[str, Any]] = {

@@ -168,7 +168,8 @@ class PostgresqlStore(SqlRecords):
             self._writing.roll_back()
             if error.sqlstate == NOT_LEADING:
                 raise NotLeading from error
-            if connection.closed or not error.sqlstate:
+            was_sent = not isinstance(error, psycopg.DataError)  # or the server has rejected a value
+            if connection.closed or (was_sent and not error.sqlstate):
                 self._writing.close()
                 raise
             raise DatabaseFailed(problem=one_line(error)) from error
