@@ -365,6 +365,10 @@ class Forwarder(Protocol):
     def is_certain(self) -> bool:
         """Whether this node leads, and its lease has not ended."""
 
+    @property
+    def has_leader(self) -> bool:
+        """Whether this node leads, or knows who does."""
+
     async def catch_up(self, is_behind: Callable[[], bool]) -> bool:
         """Wait for what a client knows from another node, for a second at most.
 

@@ -15,9 +15,10 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 
 from forewarn.clock import SystemClock, seconds_since_boot
-from forewarn.control.auth import SIGN_IN
+from forewarn.control.auth import SIGN_IN, KnownTokens
 from forewarn.control.input import MAX_BODY_BYTES_WITHOUT_TOKEN
 from forewarn.control.leader_requests import LeaderRequests
+from forewarn.control.nodes import ensure_node_token, serve_node_tokens
 from forewarn.control.problems import HANDLERS
 from forewarn.control.routing import Route, starlette_routes
 from forewarn.control.schema import NoMembers
@@ -27,7 +28,15 @@ from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request as request_operation
 from forewarn.engine.engine import Engine
-from forewarn.errors import DatabaseFailed, LeaderLost, NoLeader, NotLeading, StoreOutcomeUnknown
+from forewarn.errors import (
+    DatabaseFailed,
+    LeaderLost,
+    NoLeader,
+    NotLeading,
+    StoreOutcomeUnknown,
+    TokenNotKnownHere,
+    UnknownToken,
+)
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.nodes import forwarding as forwarding_module
 from forewarn.nodes import link as link_module
@@ -360,6 +369,53 @@ async def test_a_new_leader_does_not_keep_what_the_database_has_lost(
 
 
 # --- Clocks ---------------------------------------------------------------------------------------
+
+
+async def test_the_log_tells_a_failed_statement_from_a_lost_connection(
+    server: PostgresqlServer, postgresql: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged(text: str) -> bool:
+        return text in caplog.text
+
+    async with running(server, "one") as (one,):
+        postgresql.execute(f"ALTER TABLE {server.schema}.node RENAME TO other")
+        await until(lambda: one.node.problem)
+        assert (logged("rejected a statement"), logged("Cannot reach")) == (True, False)
+        postgresql.execute(f"ALTER TABLE {server.schema}.other RENAME TO node")
+        await until(lambda: not one.node.problem)
+        one.membership._db._server = PostgresqlServer(NOWHERE, server.schema)
+        one.membership._db.close()
+        await until(lambda: one.node.problem)
+        assert logged("Cannot reach")
+        one.membership._db._server = server
+        await until(lambda: one.engine.leads)
+
+
+async def test_a_node_without_a_leader_says_that_it_may_not_know_a_token(server: PostgresqlServer) -> None:
+    async with running_with_links(server, "one", "two") as (_, (two, follower)):
+        two.engine.forwarder = follower
+        tokens = KnownTokens(two.engine)
+        with pytest.raises(UnknownToken):
+            tokens.find("unknown")
+        two.node._set_leader(None)
+        with pytest.raises(TokenNotKnownHere, match="It has no connection to a leader"):
+            tokens.find("unknown")
+
+
+async def test_a_node_that_starts_without_a_leader_creates_its_token_later(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "WRITE_SECONDS", 0.1)
+    async with running_with_links(server, "one", "two") as ((one, leader), (two, follower)):
+        serve_node_tokens(one.engine, leader)
+        secrets: list[str] = []
+        with monkeypatch.context() as without_leader:
+            without_leader.setattr(two.node, "_set_leader", lambda _: None)
+            two.node.leader = None
+            trying = await ensure_node_token(two.engine, follower, "two", "", secrets.append)
+        assert trying is not None
+        await trying
+        assert KnownTokens(two.engine).find(secrets[0]).name == "admin-two"
 
 
 def clock_warnings(caplog: pytest.LogCaptureFixture) -> int:

@@ -129,6 +129,11 @@ class NodeForwarder:
         """Whether this node leads, and its lease has not ended."""
         return self.engine.leads and self._node.lease_remaining_seconds > 0
 
+    @property
+    def has_leader(self) -> bool:
+        """Whether this node leads, or knows who does."""
+        return self.engine.leads or self._node.leader is not None
+
     def has_commits_until(self, seconds: float) -> bool:
         """Whether this node certainly has every commit that another node had at this time, in seconds since boot.
 

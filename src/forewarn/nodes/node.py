@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.clock import MAX_STEP, seconds_since_boot
 from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
-from forewarn.errors import BadChangeSet, StoreFailed
+from forewarn.errors import BadChangeSet, DatabaseFailed, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Node:
             async with asyncio.timeout(max(limit - started, 0.05)):
                 keeps = await (self._renew(started) if self._epoch else self._look(started))
         except (StoreFailed, TimeoutError) as error:
-            self._set_problem(str(error) or "no response from the database")
+            self._set_problem(str(error) or "no response from the database", answered=isinstance(error, DatabaseFailed))
             if self._epoch and seconds_since_boot() >= self._lease_ends_at:
                 await self._lose_lease("it could not renew its lease")
         else:
@@ -249,8 +249,10 @@ class Node:
             if not keeps:
                 await self._lose_lease("another node has taken its lease")
 
-    def _set_problem(self, problem: str) -> None:
-        if problem and not self.problem:
+    def _set_problem(self, problem: str, *, answered: bool = False) -> None:
+        if problem and not self.problem and answered:
+            _log.warning("database_failed", "The database rejected a statement of this node; retrying.", error=problem)
+        elif problem and not self.problem:
             _log.warning("database_unreachable", "Cannot reach the database; retrying.", error=problem)
         elif self.problem and not problem:
             _log.info("database_reached", "The database responds again.")

@@ -28,6 +28,7 @@ from forewarn.errors import (
     SchemaForeign,
     SchemaNewer,
     SessionsShared,
+    StoreFailed,
     TooFewConnections,
 )
 from forewarn.stores import sql
@@ -218,20 +219,31 @@ class PostgresqlDatabase:
         try:
             return call()
         except BaseException as error:
-            is_lost = self._connection is not None and self._connection.broken
+            is_lost = self._is_lost(error)
             self.roll_back()
             if self._repeats and is_lost and isinstance(error, psycopg.Error):  # the server was started again
                 return self._run_again(call)
             if isinstance(error, psycopg.Error):
-                raise DatabaseFailed(problem=one_line(error)) from error
+                raise self._translated(error, is_lost=is_lost) from error
             raise
 
     def _run_again(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except psycopg.Error as error:
+            is_lost = self._is_lost(error)
             self.roll_back()
-            raise DatabaseFailed(problem=one_line(error)) from error
+            raise self._translated(error, is_lost=is_lost) from error
+
+    def _is_lost(self, error: BaseException) -> bool:
+        """Return whether an error means that the connection was lost, or that the server does not respond."""
+        is_silent = isinstance(error, psycopg.OperationalError) and not error.sqlstate
+        return is_silent or (self._connection is not None and self._connection.broken)
+
+    def _translated(self, error: psycopg.Error, *, is_lost: bool) -> StoreFailed:
+        if is_lost:
+            return DatabaseUnreachable(place=self._server.place, problem=one_line(error))
+        return DatabaseFailed(problem=one_line(error))
 
     def roll_back(self) -> None:
         """Roll back a transaction. If that is not possible, close the connection, which also does it."""
