@@ -244,6 +244,9 @@ class LeaderStore(Store, Protocol):
     def follow(self) -> None:
         """Close the connection that it needs to load the state and to write, but not to follow."""
 
+    def abandon(self) -> None:
+        """Let a commit end that waits for the database: its outcome is not known. Called from any thread."""
+
     @property
     def last_row(self) -> JournalRow | None:
         """The row of the last commit in the journal."""

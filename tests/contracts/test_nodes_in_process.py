@@ -14,6 +14,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import Response
 
+from cluster import Relay
 from forewarn.clock import SystemClock, seconds_since_boot
 from forewarn.control.auth import SIGN_IN, KnownTokens
 from forewarn.control.input import MAX_BODY_BYTES_WITHOUT_TOKEN
@@ -44,6 +45,7 @@ from forewarn.nodes import node as node_module
 from forewarn.nodes.forwarding import NodeForwarder
 from forewarn.nodes.node import Node
 from forewarn.ports import NodeRow
+from forewarn.stores import postgresql_server
 from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
 from forewarn.stores.postgresql_server import PostgresqlServer
 from forewarn.system.sockets import address_of, open_socket
@@ -228,7 +230,7 @@ async def test_a_leader_does_not_send_commits_with_a_gap(server: PostgresqlServe
         await one.node.step_down()
         await until(lambda: two.engine.leads)
         await two.set_fact("by two")
-        one.node._abstains_until = 0
+        one.node._gave_up_at = -node_module.ABSTAIN_SECONDS
         await two.node.step_down()
         await until(lambda: one.engine.leads)
         await one.set_fact("by one again")
@@ -320,6 +322,60 @@ async def test_a_node_that_takes_the_lease_and_hangs_leaves_it_to_another(
         await until(lambda: two.node.role.name == "candidate")
         await until(lambda: one.engine.leads)
         assert one.node.role.epoch == 3
+
+
+@pytest.mark.parametrize("reason", ["step down", "cannot lead"])
+async def test_a_node_leads_again_if_no_other_node_is_left(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(node_module, "ABSTAIN_SECONDS", 1000.0)
+    async with running(server, "one", "two") as (one, two):
+        if reason == "step down":
+            await one.node.step_down()
+        else:
+            await one.node._give_up()
+        await until(lambda: two.engine.leads)
+        for task in two.node._tasks:  # as a machine that is gone: it does not give its lease away
+            task.cancel()
+        await until(lambda: one.engine.leads)
+
+
+async def test_a_change_on_a_node_without_the_database_does_not_wait_for_a_leader(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "WRITE_SECONDS", 1000.0)
+    monkeypatch.setattr(forwarding_module, "CUT_OFF_SECONDS", 1.0)
+    async with running_with_links(server, "one", "two") as (_, (two, follower)):
+        monkeypatch.setattr(two.node, "_set_leader", lambda _: None)
+        monkeypatch.setattr(two.node, "leader", None)
+        changing = asyncio.create_task(follower.request("approve", [], repeatable=True))
+        for database in (two.membership._db, two.node._journal._db):  # type: ignore[attr-defined]
+            database._server = PostgresqlServer(NOWHERE, server.schema)
+            database.close()
+        with pytest.raises(NoLeader, match="cannot reach the database"):
+            async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                await changing
+
+
+async def test_a_leader_that_is_cut_off_follows_though_a_commit_waits(
+    postgresql: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgresql_server, "SILENCE_SECONDS", 15.0)
+    relay = Relay(postgresql.port)
+    server = PostgresqlServer(postgresql.url_at(relay.port), schema)
+    server.prepare()
+    async with running(server, "one") as (one,):
+        relay.cut()
+        changing = asyncio.create_task(one.set_fact("late"))
+        async with asyncio.timeout(10):
+            with pytest.raises((StoreOutcomeUnknown, NotLeading)):
+                await changing
+            await until(lambda: "no longer leads" in caplog.text)
+        relay.mend()
+        await until(lambda: one.engine.leads)
+        await one.set_fact("next")
+        assert "next" in one.facts
+    relay.close()
 
 
 async def test_a_new_leader_writes_few_of_many_last_seen_times(server: PostgresqlServer) -> None:

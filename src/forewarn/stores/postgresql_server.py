@@ -142,6 +142,8 @@ class LimitedConnection(psycopg.Connection[Any]):
     """A connection that gives up a statement after some time without any data from the server."""
 
     limited = True
+    abandoned = False
+    """Set by another thread: the statement ends now."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return super().wait(self._limit(gen) if self.limited else gen, *args, **kwargs)
@@ -154,6 +156,8 @@ class LimitedConnection(psycopg.Connection[Any]):
             while True:
                 ready = yield state
                 silent = 0 if ready else silent + 1
+                if self.abandoned:
+                    raise psycopg.OperationalError("the lease of this node has ended, and the server has not responded")
                 if silent * _INTERVAL_SECONDS > SILENCE_SECONDS:
                     raise psycopg.OperationalError(f"no response from the server for {SILENCE_SECONDS:g} seconds")
                 state = gen.send(ready)
@@ -244,6 +248,11 @@ class PostgresqlDatabase:
         if is_lost:
             return DatabaseUnreachable(place=self._server.place, problem=one_line(error))
         return DatabaseFailed(problem=one_line(error))
+
+    def abandon(self) -> None:
+        """Let a statement end that waits for the server. Called from any thread."""
+        if (connection := self._connection) is not None:
+            connection.abandoned = True
 
     def roll_back(self) -> None:
         """Roll back a transaction. If that is not possible, close the connection, which also does it."""
