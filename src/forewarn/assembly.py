@@ -350,6 +350,7 @@ class Assembly:
         _warn_of_short_notices(values)
         self.node: Node | None = None
         self.forwarder: NodeForwarder | None = None
+        self._creating_token: asyncio.Task[None] | None = None
         with ExitStack() as stack:
             listeners = [stack.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
             if overlap(*(listener.getsockname() for listener in listeners)):
@@ -480,7 +481,9 @@ class Assembly:
             if self.node is None or self.forwarder is None:
                 await ensure_admin_token(self.engine, token, save_token)
             else:
-                await ensure_node_token(self.engine, self.forwarder, self.node.row.name, token, save_token)
+                self._creating_token = await ensure_node_token(
+                    self.engine, self.forwarder, self.node.row.name, token, save_token
+                )
             self._control.start(lambda: len(self.metadata.connections) + len(self.control.connections))
             await self.control.start()
         except BaseException:
@@ -490,6 +493,8 @@ class Assembly:
     async def stop(self) -> None:
         """Finish open requests and long polls, then stop."""
         self._control.stop()
+        if self._creating_token is not None:
+            self._creating_token.cancel()
         try:
             await asyncio.gather(
                 self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.scenario_runs.stop()

@@ -837,6 +837,13 @@ class UnknownToken(BadToken):
     )
 
 
+class TokenNotKnownHere(UnknownToken):
+    message = (
+        "This node does not know this token. It has no connection to a leader, so the token may be newer than what it "
+        "knows. Retry, or use another node. Which nodes run: forewarn node list"
+    )
+
+
 class TokenExpired(BadToken):
     message = "The token of {name!r} expired on {time}. Create a new one with: forewarn token create"
 

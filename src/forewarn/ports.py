@@ -244,6 +244,9 @@ class LeaderStore(Store, Protocol):
     def follow(self) -> None:
         """Close the connection that it needs to load the state and to write, but not to follow."""
 
+    def abandon(self) -> None:
+        """Let a commit end that waits for the database: its outcome is not known. Called from any thread."""
+
     @property
     def last_row(self) -> JournalRow | None:
         """The row of the last commit in the journal."""
@@ -364,6 +367,10 @@ class Forwarder(Protocol):
     @property
     def is_certain(self) -> bool:
         """Whether this node leads, and its lease has not ended."""
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether this node leads, or knows who does."""
 
     async def catch_up(self, is_behind: Callable[[], bool]) -> bool:
         """Wait for what a client knows from another node, for a second at most.

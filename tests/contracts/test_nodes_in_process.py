@@ -7,25 +7,37 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import Response
 
+from cluster import Relay
 from forewarn.clock import SystemClock, seconds_since_boot
-from forewarn.control.auth import SIGN_IN
+from forewarn.control.auth import SIGN_IN, KnownTokens
 from forewarn.control.input import MAX_BODY_BYTES_WITHOUT_TOKEN
 from forewarn.control.leader_requests import LeaderRequests
+from forewarn.control.nodes import ensure_node_token, serve_node_tokens
 from forewarn.control.problems import HANDLERS
 from forewarn.control.routing import Route, starlette_routes
+from forewarn.control.schema import NoMembers
+from forewarn.control.slices import Slices
 from forewarn.core.fleet import VM, Fleet
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request as request_operation
 from forewarn.engine.engine import Engine
-from forewarn.errors import DatabaseFailed, LeaderLost, NoLeader, NotLeading, StoreOutcomeUnknown
+from forewarn.errors import (
+    DatabaseFailed,
+    LeaderLost,
+    NoLeader,
+    NotLeading,
+    StoreOutcomeUnknown,
+    TokenNotKnownHere,
+    UnknownToken,
+)
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.nodes import forwarding as forwarding_module
 from forewarn.nodes import link as link_module
@@ -33,6 +45,7 @@ from forewarn.nodes import node as node_module
 from forewarn.nodes.forwarding import NodeForwarder
 from forewarn.nodes.node import Node
 from forewarn.ports import NodeRow
+from forewarn.stores import postgresql_server
 from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
 from forewarn.stores.postgresql_server import PostgresqlServer
 from forewarn.system.sockets import address_of, open_socket
@@ -217,7 +230,7 @@ async def test_a_leader_does_not_send_commits_with_a_gap(server: PostgresqlServe
         await one.node.step_down()
         await until(lambda: two.engine.leads)
         await two.set_fact("by two")
-        one.node._abstains_until = 0
+        one.node._gave_up_at = -node_module.ABSTAIN_SECONDS
         await two.node.step_down()
         await until(lambda: one.engine.leads)
         await one.set_fact("by one again")
@@ -311,6 +324,60 @@ async def test_a_node_that_takes_the_lease_and_hangs_leaves_it_to_another(
         assert one.node.role.epoch == 3
 
 
+@pytest.mark.parametrize("reason", ["step down", "cannot lead"])
+async def test_a_node_leads_again_if_no_other_node_is_left(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(node_module, "ABSTAIN_SECONDS", 1000.0)
+    async with running(server, "one", "two") as (one, two):
+        if reason == "step down":
+            await one.node.step_down()
+        else:
+            await one.node._give_up()
+        await until(lambda: two.engine.leads)
+        for task in two.node._tasks:  # as a machine that is gone: it does not give its lease away
+            task.cancel()
+        await until(lambda: one.engine.leads)
+
+
+async def test_a_change_on_a_node_without_the_database_does_not_wait_for_a_leader(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "WRITE_SECONDS", 1000.0)
+    monkeypatch.setattr(forwarding_module, "CUT_OFF_SECONDS", 1.0)
+    async with running_with_links(server, "one", "two") as (_, (two, follower)):
+        monkeypatch.setattr(two.node, "_set_leader", lambda _: None)
+        monkeypatch.setattr(two.node, "leader", None)
+        changing = asyncio.create_task(follower.request("approve", [], repeatable=True))
+        for database in (two.membership._db, two.node._journal._db):  # type: ignore[attr-defined]
+            database._server = PostgresqlServer(NOWHERE, server.schema)
+            database.close()
+        with pytest.raises(NoLeader, match="cannot reach the database"):
+            async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                await changing
+
+
+async def test_a_leader_that_is_cut_off_follows_though_a_commit_waits(
+    postgresql: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgresql_server, "SILENCE_SECONDS", 15.0)
+    relay = Relay(postgresql.port)
+    server = PostgresqlServer(postgresql.url_at(relay.port), schema)
+    server.prepare()
+    async with running(server, "one") as (one,):
+        relay.cut()
+        changing = asyncio.create_task(one.set_fact("late"))
+        async with asyncio.timeout(10):
+            with pytest.raises((StoreOutcomeUnknown, NotLeading)):
+                await changing
+            await until(lambda: "no longer leads" in caplog.text)
+        relay.mend()
+        await until(lambda: one.engine.leads)
+        await one.set_fact("next")
+        assert "next" in one.facts
+    relay.close()
+
+
 async def test_a_new_leader_writes_few_of_many_last_seen_times(server: PostgresqlServer) -> None:
     names = [f"v{number}" for number in range(1000)]
     async with running(server, "one", "two") as (one, two):
@@ -358,6 +425,53 @@ async def test_a_new_leader_does_not_keep_what_the_database_has_lost(
 
 
 # --- Clocks ---------------------------------------------------------------------------------------
+
+
+async def test_the_log_tells_a_failed_statement_from_a_lost_connection(
+    server: PostgresqlServer, postgresql: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged(text: str) -> bool:
+        return text in caplog.text
+
+    async with running(server, "one") as (one,):
+        postgresql.execute(f"ALTER TABLE {server.schema}.node RENAME TO other")
+        await until(lambda: one.node.problem)
+        assert (logged("rejected a statement"), logged("Cannot reach")) == (True, False)
+        postgresql.execute(f"ALTER TABLE {server.schema}.other RENAME TO node")
+        await until(lambda: not one.node.problem)
+        one.membership._db._server = PostgresqlServer(NOWHERE, server.schema)
+        one.membership._db.close()
+        await until(lambda: one.node.problem)
+        assert logged("Cannot reach")
+        one.membership._db._server = server
+        await until(lambda: one.engine.leads)
+
+
+async def test_a_node_without_a_leader_says_that_it_may_not_know_a_token(server: PostgresqlServer) -> None:
+    async with running_with_links(server, "one", "two") as (_, (two, follower)):
+        two.engine.forwarder = follower
+        tokens = KnownTokens(two.engine)
+        with pytest.raises(UnknownToken):
+            tokens.find("unknown")
+        two.node._set_leader(None)
+        with pytest.raises(TokenNotKnownHere, match="It has no connection to a leader"):
+            tokens.find("unknown")
+
+
+async def test_a_node_that_starts_without_a_leader_creates_its_token_later(
+    server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "WRITE_SECONDS", 0.1)
+    async with running_with_links(server, "one", "two") as ((one, leader), (two, follower)):
+        serve_node_tokens(one.engine, leader)
+        secrets: list[str] = []
+        with monkeypatch.context() as without_leader:
+            without_leader.setattr(two.node, "_set_leader", lambda _: None)
+            two.node.leader = None
+            trying = await ensure_node_token(two.engine, follower, "two", "", secrets.append)
+        assert trying is not None
+        await trying
+        assert KnownTokens(two.engine).find(secrets[0]).name == "admin-two"
 
 
 def clock_warnings(caplog: pytest.LogCaptureFixture) -> int:
@@ -571,16 +685,16 @@ def control_of(member: Member, forwarder: NodeForwarder, *steps: Callable[[], Aw
         return Response(b"changed")
 
     method, path = SIGN_IN
-    routes = starlette_routes([Route(method, path, change, "Set facts.", {}, role=None)])
-    return LeaderRequests(Starlette(routes=routes, exception_handlers=HANDLERS), forwarder)
+    routes = starlette_routes([Route(method, path, change, "Set facts.", {}, role=None, body=NoMembers)])
+    return LeaderRequests(Starlette(routes=routes, exception_handlers=HANDLERS), forwarder, Slices())
 
 
-async def post(app: LeaderRequests, body: str) -> tuple[int, dict[bytes, bytes], str]:
+async def post(app: LeaderRequests, *body: bytes) -> tuple[int, dict[bytes, bytes], str]:
     sent: list[Any] = []
-    received = [{"type": "http.request", "body": body.encode(), "more_body": False}]
+    parts = [*body, b""]
 
     async def receive() -> Any:
-        return received.pop()
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -606,7 +720,7 @@ async def test_a_request_whose_commit_is_rejected_is_made_by_the_next_leader(
         for name, app in zip(("on the leader", "on a follower"), apps, strict=True):
             await until(lambda: one.engine.leads or two.engine.leads)
             postgresql.execute(f"UPDATE {server.schema}.lease SET epoch = epoch + 1")
-            status, _, body = await post(app, name)
+            status, _, body = await post(app, name.encode())
             assert (status, body) == (200, "changed")
         await until(lambda: one.engine.position == two.engine.position)
         assert one.facts == two.facts == {"on the leader", "on a follower"}
@@ -624,7 +738,7 @@ async def test_a_request_that_has_changed_something_is_not_repeated(
             postgresql.execute(f"UPDATE {server.schema}.lease SET epoch = epoch + 1")
 
         control_of(one, leader, begin)
-        status, headers, body = await post(control_of(two, follower), "second")
+        status, headers, body = await post(control_of(two, follower), b"second")
         assert (status, headers.get(b"retry-after"), calls) == (503, None, ["begin"])
         assert "A part of the request was done. The rest was not done (the service stops, or another node" in body
 
@@ -639,39 +753,13 @@ async def test_one_address_cannot_keep_other_nodes_out(server: PostgresqlServer)
             writer.close()
 
 
-async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts() -> None:
+async def test_a_node_reads_no_more_of_a_request_than_the_leader_accepts(server: PostgresqlServer) -> None:
     """Signing in needs no token, so everyone could fill the memory of a node."""
-    part, parts = b"x" * 1000, 0
-
-    async def receive() -> dict[str, Any]:
-        nonlocal parts
-        parts += 1
-        return {"type": "http.request", "body": part, "more_body": True}
-
-    class Leader:
-        is_certain = False
-        engine = None
-        handlers: ClassVar[dict[str, Any]] = {}
-
-        async def request(self, _: str, payload: dict[str, Any], *, repeatable: bool) -> Any:
-            assert not repeatable
-            return 413, [], str(len(payload["body"])).encode()
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/session",
-        "query_string": b"",
-        "headers": [],
-        "client": None,
-    }
-    await LeaderRequests(Starlette(), Leader())(scope, receive, send)  # type: ignore[arg-type]
-    assert 0 < int(sent[1]["body"]) - MAX_BODY_BYTES_WITHOUT_TOKEN <= len(part)
+    async with running_with_links(server, "one", "two") as (_, (two, follower)):
+        parts = [b"x" * 1000] * 100
+        status, _, body = await post(control_of(two, follower), *parts)
+        assert (status, follower.forwarded) == (413, 0)
+        assert f"maximum is {MAX_BODY_BYTES_WITHOUT_TOKEN:,} bytes" in body
 
 
 # --- Downtime -------------------------------------------------------------------------------------------

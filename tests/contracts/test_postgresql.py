@@ -16,6 +16,7 @@ from forewarn.core.shell_patterns import glob_matcher, glob_to_regex
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.errors import (
     BadDatabaseUrl,
+    DatabaseFailed,
     DatabasePermission,
     DatabaseTooOld,
     DatabaseUnreachable,
@@ -103,6 +104,26 @@ def test_a_deposed_leader_cannot_write_one_more_row(nodes: list[Node]) -> None:
     two.store.commit(Changes(facts={"b": "second"}))
     saved = two.store.load()
     assert (saved.facts, saved.sequence, saved.position) == ({"a": "first", "b": "second"}, 0, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        Changes(facts={"a": "\0"}),
+        Changes(facts={"a": "\0", "b": "x"}),
+        Changes(facts={"a": "\0"}, tokens={"ci": None}),
+    ],
+    ids=["one row", "several rows", "several statements"],
+)
+def test_a_commit_with_a_character_that_postgresql_lacks_has_no_effect(nodes: list[Node], changes: Changes) -> None:
+    one, _ = nodes
+    one.lead()
+    before = one.membership.lease().epoch
+    with pytest.raises(DatabaseFailed):
+        one.store.commit(changes)
+    assert one.membership.lease().epoch == before, "the node still leads"
+    assert one.store.commit(Changes(facts={"c": "next"})) == 1
+    assert one.store.load().facts == {"c": "next"}
 
 
 def test_a_commit_and_a_new_lease_at_the_same_time_exclude_each_other(

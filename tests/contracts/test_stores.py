@@ -207,6 +207,10 @@ def test_ended_objects_are_stored_but_not_loaded(store: Store) -> None:
     assert store.operation("op-1") == done
     assert [event for _, event in store.events(ListFilter(live=False))] == [over]
     assert store.event("nothing") is None
+    for wrong in ("ev\0", "ev\ud800"):  # PostgreSQL has no NUL, and no database has half of a pair of surrogates
+        assert (store.event(wrong), store.operation(wrong)) == (None, None)
+        assert (store.events_by_prefix(wrong), store.operations_by_prefix(wrong)) == ([], [])
+        assert store.rollouts_by_prefix(wrong) == []
     store.commit(Changes(operations={"op-2": OPERATION._replace(id="op-2")}))
     store.commit(Changes(events={"ev-2": EVENT._replace(id="ev-2", operation="op-2")}))
     assert store.events_by_prefix("ev-1") == [over]

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from forewarn.control.input import FILE_MEMBER
 from forewarn.testing import Service
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ ROOT = Path(__file__).parents[2]
 DESCRIBED = json.loads((ROOT / "docs" / "openapi.json").read_text())
 SCHEMAS = DESCRIBED["components"]["schemas"]
 ROUTES = [(method, path) for path, item in DESCRIBED["paths"].items() for method in item]
+
+
+NUL = "a\0b"
 
 
 class Place(NamedTuple):
@@ -149,3 +153,26 @@ def test_the_service_enforces_the_bounds_of_a_route(service: Service, method: st
             assert any(each in words for each in ("more than", "maximum is", "longer than", "at most", "16 to 256")), (
                 words
             )
+
+
+def strings(places: Iterator[Place]) -> Iterator[Place]:
+    return (place for place in places if place.schema["type"] == "string" and place.name != FILE_MEMBER)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_no_string_of_a_request_has_a_nul_character(service: Service, method: str, path: str) -> None:
+    """Databases do not accept it everywhere."""
+    operation = DESCRIBED["paths"][path][method]
+    short = "/".join("web" if part.startswith("{") else part for part in path.split("/"))
+    for place in of_parameters(operation, "path"):
+        answer = service.control(method.upper(), path.replace(f"{{{place.name}}}", "a%00b"), {})
+        assert answer.status in (400, 404), answer.body
+    for place in strings(of_parameters(operation, "query")):
+        answer = service.control(method.upper(), f"{short}?{urlencode({place.name: NUL})}", {})
+        assert (answer.status, answer.json()["parameter"]) == (400, place.name)
+    schemas, required = members(operation)
+    needed = {name: example(schemas[name]) for name in required}
+    for place in strings(of_body(operation)):
+        body = {**needed, place.name: wrapped(NUL, place.path)}
+        answer = service.control(method.upper(), short, body, headers={"Origin": service.control_url})
+        assert (answer.status, answer.json()["pointer"].split("/")[1]) == (400, place.name), answer.body

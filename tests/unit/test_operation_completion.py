@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
 from forewarn.core.steps import finish
 from forewarn.core.windows import parse_window
-from forewarn.errors import StoreFailed
+from forewarn.errors import NotLeading, StoreFailed
 from forewarn.ports import HistoryFilter, ListFilter
 
 if TYPE_CHECKING:
@@ -56,6 +59,42 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     ended = await engine.records.operation(operation.id)
     assert ended is not None
     assert (ended.status, left) == (OperationStatus.FAILED, [])
+    await engine.stop()
+
+
+async def test_work_that_ends_while_another_node_takes_over_leaves_no_error_that_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, _ = make_engine()
+    await engine.start()
+    await engine.apply_fleet(SHARED, by="test")
+    await engine.enable("plain", by="test")
+    operation = await request_operation(engine, "restart", "plain")
+    store, commit = engine._writer._store, engine._writer._store.commit
+    committing, deposed = threading.Event(), threading.Event()
+
+    def rejected(changes: Any) -> int:
+        if any(one.executed_at is not None for one in changes.operations.values()):
+            committing.set()
+            deposed.wait(30)
+            raise NotLeading
+        return commit(changes)
+
+    monkeypatch.setattr(store, "commit", rejected)
+    unread: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context["message"]))
+    await approve(engine, *operation.events, by="plain")
+    moving = asyncio.create_task(engine.advance(MINUTE))
+    assert await asyncio.to_thread(committing.wait, 30)
+    following = asyncio.create_task(engine.follow())
+    while engine._executor._tasks:  # noqa: ASYNC110 - tasks have no event for it
+        await asyncio.sleep(0)
+    deposed.set()
+    await following
+    await engine.run_in_store_thread(gc.collect)  # the thread has forgotten the commit
+    assert unread == []
+    moving.cancel()
+    monkeypatch.undo()
     await engine.stop()
 
 

@@ -27,6 +27,7 @@ from forewarn.errors import (
     SessionEnded,
     StoreFailed,
     TokenExpired,
+    TokenNotKnownHere,
     TokenRevoked,
     TokenWithoutGroup,
     UnknownCode,
@@ -173,7 +174,10 @@ class KnownTokens:
         token = self._tokens().get((Purpose.API, hash_))
         if token is None:
             revoked = revocation(self._engine.facts, hash_)
-            raise UnknownToken if revoked is None else TokenRevoked(time=format_time(revoked[0]), name=revoked[1])
+            if revoked is not None:
+                raise TokenRevoked(time=format_time(revoked[0]), name=revoked[1])
+            forwarder = self._engine.forwarder
+            raise UnknownToken if forwarder is None or forwarder.has_leader else TokenNotKnownHere
         self._check(token)
         return token
 

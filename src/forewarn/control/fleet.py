@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from msgspec import Struct
 
-from forewarn.control.input import read_bytes
+from forewarn.control.input import BodyLimit, read_bytes
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Count, NoMembers, Shape, at_most, help_text, json_response
 from forewarn.core.access import Role
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_FLEET_FILES = 2
 """Maximum number of files that are received and applied at a time. Each may have hundreds of megabytes."""
+FLEET_FILE = BodyLimit(MAX_FLEET_BYTES, " Write sets of VMs with count.", "fleet files", MAX_FLEET_FILES)
 LAST_FILE = "fleet file"
 """Name of the stored fact with the hash of the fleet file that was applied last, by whatever way."""
 
@@ -189,6 +190,7 @@ class FleetControl:
                 query=FleetFileQuery,
                 body=NoMembers,
                 body_type=TOML,
+                body_limit=FLEET_FILE,
             ),
         ]
 
@@ -199,8 +201,8 @@ class FleetControl:
     async def replace_fleet(self, request: Request) -> Response:
         query: FleetFileQuery = request.state.query
         source = "the fleet file" if query.source is None else query.source[-MAX_SHOWN:]
-        with self._slices.place("fleet files", MAX_FLEET_FILES):  # before the body is read, which can be large
-            body = await read_bytes(request, MAX_FLEET_BYTES, " Write sets of VMs with count.")
+        with self._slices.body_place(FLEET_FILE):
+            body = await read_bytes(request, FLEET_FILE)
             change = await apply_fleet(
                 self._engine,
                 self._metadata,

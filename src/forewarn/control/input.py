@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from forewarn.core.operations import UNKNOWN, parse_interruption
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, BodyTooLarge, nearest, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime, timedelta
 
     from starlette.requests import Request
@@ -49,12 +50,24 @@ _NOT_PLAIN = "contains control characters or other invisible characters. Write p
 _PLAIN = "plain text in one line"
 
 
-async def read_bytes(request: Request, max_bytes: int, hint: str = "") -> bytearray:
+class BodyLimit(NamedTuple):
+    """How large the body of a request may be."""
+
+    max_bytes: int = MAX_BODY_BYTES
+    hint: str = ""
+    """What else the client can do."""
+    what: str = ""
+    """What the bodies are, if only some can be received at a time."""
+    at_once: int = 0
+
+
+async def read_bytes(request: Request, limit: BodyLimit) -> bytearray:
+    max_bytes = limit.max_bytes if hasattr(request.state, "token") else MAX_BODY_BYTES_WITHOUT_TOKEN
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            raise BodyTooLarge(maximum=max_bytes, hint=hint)
+            raise BodyTooLarge(maximum=max_bytes, hint=limit.hint)
     return body
 
 
@@ -69,8 +82,7 @@ async def wait_for_disconnect(request: Request) -> None:
 
 async def read_body(request: Request, kind: type[B]) -> B:
     """Decode the body of a request. An empty body is an empty object."""
-    max_bytes = MAX_BODY_BYTES if hasattr(request.state, "token") else MAX_BODY_BYTES_WITHOUT_TOKEN
-    data = await read_bytes(request, max_bytes) or b"{}"
+    data = await read_bytes(request, BodyLimit()) or b"{}"
     try:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -83,10 +95,18 @@ async def read_body(request: Request, kind: type[B]) -> B:
         raise BadRequestBody(pointer="", problem=problem, allowed=allowed) from error
     request.state.body = msgspec.to_builtins(body)
     for name, value in request.state.body.items():
-        for text in value if isinstance(value, list) else [value]:
-            if name != FILE_MEMBER and isinstance(text, str) and not text.isprintable():
-                raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=_NOT_PLAIN, allowed=_PLAIN)
+        if name != FILE_MEMBER and not all(text.isprintable() for text in _strings(value)):
+            raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=_NOT_PLAIN, allowed=_PLAIN)
     return body
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Return all strings of a value, also the keys of objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in (*value, *value.values()) if isinstance(value, dict) else value:
+            yield from _strings(each)
 
 
 _TYPES: dict[str, tuple[str, Any]] = {

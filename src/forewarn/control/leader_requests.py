@@ -5,29 +5,36 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from starlette.responses import Response
+
 from forewarn.control.auth import OPEN_PATHS, SIGN_IN, ApiUser
-from forewarn.control.input import MAX_BODY_BYTES, MAX_BODY_BYTES_WITHOUT_TOKEN
-from forewarn.control.problems import problem, retry_headers, unauthorized
+from forewarn.control.input import read_bytes
+from forewarn.control.problems import unauthorized
 from forewarn.errors import ForewarnError, NotLeading, ServiceStopping, UnknownToken
-from forewarn.files.fleet_file import MAX_FLEET_BYTES
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from forewarn.control.routing import Route
+    from forewarn.control.slices import Slices
     from forewarn.core.access import Token
     from forewarn.nodes.forwarding import NodeForwarder
 
 LEADER_PATHS = ("/v1/runs",)
 """Paths of resources that only the leader has in memory. It also answers their GET requests."""
-FLEET_PATH = "/v1/fleet"
 KIND = "control"
 
 
 class LeaderRequests:
-    """ASGI middleware inside the authentication. A node that leads answers itself, unless it stops to lead."""
+    """ASGI middleware inside the authentication. A node that leads answers itself, unless it stops to lead.
 
-    def __init__(self, app: ASGIApp, forwarder: NodeForwarder) -> None:
+    A node that follows first checks path, role and query, as the leader does. Only then it reads the body.
+    """
+
+    def __init__(self, app: ASGIApp, forwarder: NodeForwarder, slices: Slices) -> None:
         self._app = app
+        self._slices = slices
         self._forwarder = forwarder
         self._engine = forwarder.engine
         forwarder.handlers[KIND] = self._answer
@@ -47,7 +54,8 @@ class LeaderRequests:
             if await self._lead(scope, receive_and_keep, send, NotLeading) is None:
                 return
             receive = _replay(received, receive)
-        await self._forward(scope, receive, send, token)
+        scope.setdefault("state", {})["forward"] = self._forward
+        await self._app(scope, receive, send)
 
     async def _lead(
         self, scope: Scope, receive: Receive, send: Send, *refusals: type[ForewarnError]
@@ -67,27 +75,24 @@ class LeaderRequests:
         await self._app(scope, receive, send_answer)
         return refusal()
 
-    async def _forward(self, scope: Scope, receive: Receive, send: Send, token: Token | None) -> None:
-        max_bytes = MAX_FLEET_BYTES if scope["path"] == FLEET_PATH else MAX_BODY_BYTES
-        body = await _read(receive, max_bytes if token is not None else MAX_BODY_BYTES_WITHOUT_TOKEN)
-        if body is None:  # the client has disconnected
-            return
-        payload = {
-            "method": scope["method"],
-            "path": scope["path"],
-            "query": scope["query_string"],
-            "headers": [(name, value) for name, value in scope["headers"] if name != b"authorization"],
-            "client": scope["client"][0] if scope["client"] else "",
-            "body": body,
-            "token": token.hash if token is not None else "",
-        }
-        try:
+    async def _forward(self, request: Request, route: Route) -> Response:
+        scope = request.scope
+        token: Token | None = scope["state"].get("token")
+        with self._slices.body_place(route.body_limit):
+            body = await read_bytes(request, route.body_limit) if route.body is not None else b""
+            payload = {
+                "method": scope["method"],
+                "path": scope["path"],
+                "query": scope["query_string"],
+                "headers": [(name, value) for name, value in scope["headers"] if name != b"authorization"],
+                "client": scope["client"][0] if scope["client"] else "",
+                "body": body,
+                "token": token.hash if token is not None else "",
+            }
             status, headers, answer = await self._forwarder.request(KIND, payload, repeatable=False)
-        except ForewarnError as error:
-            await problem(error, headers=retry_headers(error))(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": status, "headers": [tuple(each) for each in headers]})
-        await send({"type": "http.response.body", "body": answer})
+        response = Response(answer, status)
+        response.raw_headers = [tuple(each) for each in headers]
+        return response
 
     async def _answer(self, payload: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         """Answer a request of another node, which has authenticated its client."""
@@ -149,16 +154,3 @@ def _replay(received: list[Message], receive: Receive) -> Receive:
         return found if found is not None else await receive()
 
     return again
-
-
-async def _read(receive: Receive, limit: int) -> bytes | None:
-    """Return the body; None if the client has disconnected. Of a body that is too large, return too much of it."""
-    body = bytearray()
-    while len(body) <= limit:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
-    return bytes(body)

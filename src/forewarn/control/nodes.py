@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Self
 
 from forewarn import __version__
@@ -11,7 +12,7 @@ from forewarn.control.routing import Route
 from forewarn.control.schema import Count, NoMembers, Shape, Time, choice, help_text, json_response
 from forewarn.core.access import Role, Token, create_token, revocation
 from forewarn.core.history import ENGINE
-from forewarn.errors import ForewarnError, OnlyNode, UnknownResource, nearest
+from forewarn.errors import ForewarnError, NotPermitted, OnlyNode, UnknownResource, nearest
 from forewarn.system.logs import get_logger
 from forewarn.wire.metrics_text import Metric, Sample
 
@@ -181,6 +182,7 @@ def node_metrics(node: Node, forwarder: NodeForwarder) -> Iterable[Metric]:
 
 MAX_NODE_NAME = 64 - len("admin-")
 TOKEN = "node_token"  # noqa: S105 - a kind of request
+TOKEN_RETRY_SECONDS = 1.0
 
 
 def serve_node_tokens(engine: Engine, forwarder: NodeForwarder) -> None:
@@ -203,23 +205,40 @@ def serve_node_tokens(engine: Engine, forwarder: NodeForwarder) -> None:
 
 async def ensure_node_token(
     engine: Engine, forwarder: NodeForwarder, node: str, stored: str, store: Callable[[str], None]
-) -> None:
-    """Create an admin token for the commands on the machine of this node. `stored` is its token file's content.
+) -> asyncio.Task[None] | None:
+    """Create an admin token for the commands on the machine of this node. `stored` is its token file's content. If that
+    is not possible now, return the task that tries it again.
 
     A token that was revoked is not created again. Who can read the database's password controls the service anyway.
     """
     hash_ = hash_of(stored)
     if any(token.hash == hash_ for token in engine.draft().all_tokens()) or revocation(engine.facts, hash_) is not None:
-        return
+        return None
     secret = new_secret()
     # A name of a node can be as long as the name of a token.
     name = f"admin-{node}" if len(node) <= MAX_NODE_NAME else f"admin-{node[: MAX_NODE_NAME - 17]}-{hash_of(node)[:16]}"
     try:
         store(secret)  # first: see auth.ensure_admin_token
-        await forwarder.request(TOKEN, (name, hash_of(secret)), repeatable=True)
+    except NotPermitted as error:
+        text = "Cannot create the admin token of this node. The next start tries again."
+        _log.error("node_token_not_written", text, error=str(error))
+        return None
+    payload = (name, hash_of(secret))
+    try:
+        await forwarder.request(TOKEN, payload, repeatable=True)
     except ForewarnError as error:
-        _log.error(
-            "node_token_not_written",
-            "Cannot create the admin token of this node. The next start tries again.",
-            error=str(error),
-        )
+        text = "Cannot create the admin token of this node. Commands on this machine need it. Retrying."
+        _log.warning("node_token_not_created", text, error=str(error))
+        return asyncio.create_task(_create_token(forwarder, payload))
+    return None
+
+
+async def _create_token(forwarder: NodeForwarder, payload: tuple[str, str]) -> None:
+    while True:
+        await asyncio.sleep(TOKEN_RETRY_SECONDS)
+        try:
+            await forwarder.request(TOKEN, payload, repeatable=True)
+        except ForewarnError:
+            continue
+        _log.info("node_token_created", "Created the admin token of this node.")
+        return

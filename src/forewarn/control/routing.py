@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.routing import Route as StarletteRoute
 
-from forewarn.control.input import read_query
+from forewarn.control.input import BodyLimit, read_query
 from forewarn.control.schema import MAX_NAME, NoMembers
 from forewarn.core.access import Role
 from forewarn.engine.writer import collect_changes
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from forewarn.core.access import Token
     from forewarn.errors import ForewarnError
 
+    Forward = Callable[[Request, "Route"], Awaitable[Response]]
+    """Sends a request to the leader, and returns its response. LeaderRequests sets it on a node that follows."""
+
 
 class Route(NamedTuple):
     """A method and a path. `role` is the minimum role; `tenant` also allows tenants."""
@@ -55,6 +58,7 @@ class Route(NamedTuple):
     body: type[Struct] | None = None
     """The type of the request body; None: no body."""
     body_type: str = JSON
+    body_limit: BodyLimit = BodyLimit()
     status: int = 200
     other_status: int | None = None
     """A second status: for a dry run, or if the service is not ready."""
@@ -70,7 +74,7 @@ class Route(NamedTuple):
     """OpenAPI links: a path prefix, and a JSON pointer to its parameter in the response."""
 
     async def handle_request(self, request: Request) -> Response:
-        """Check the role and the query, then call the handler."""
+        """Check the role and the query, then call the handler, or let the leader do it."""
         if self.role is not None:
             token = caller(request)
             if not token.may(self.role, tenant=self.tenant):
@@ -83,6 +87,9 @@ class Route(NamedTuple):
                 raise BadParameter(parameter=name, problem=f"has more than {MAX_NAME} characters", allowed=allowed)
         if self.role is not None or self.body or self.query is not NoMembers:  # probes of health may have any query
             request.state.query = read_query(request, self.query)
+        forward: Forward | None = getattr(request.state, "forward", None)
+        if forward is not None:
+            return await forward(request, self)
         with collect_changes() as committed:
             request.state.committed = committed  # for LeaderRequests
             try:

@@ -8,7 +8,7 @@ disconnects; what takes long also ends when the service stops.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,10 +20,12 @@ from forewarn.errors import ServiceBusy, ServiceStopping
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from starlette.requests import Request
 
+    from forewarn.control.input import BodyLimit
     from forewarn.core.steps import Steps
 
 T = TypeVar("T")
@@ -87,6 +89,10 @@ class Slices:
             self._long_work.discard(task)
             task.cancel()
             gone.cancel()
+
+    def body_place(self, limit: BodyLimit) -> AbstractContextManager[None]:
+        """Take a place for a body before it is read, if it may be so large that only some are received at a time."""
+        return self.place(limit.what, limit.at_once) if limit.at_once else nullcontext()
 
     @contextmanager
     def place(self, what: str, maximum: int) -> Iterator[None]:

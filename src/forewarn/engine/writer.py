@@ -486,5 +486,6 @@ def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException |
         return
     if error is not None:
         future.set_exception(error)
+        future.exception()  # with a shield, the future outlives a caller that was cancelled: that is no error
     else:
         future.set_result(result)

@@ -37,6 +37,9 @@ _log = get_logger(__name__)
 
 WRITE_SECONDS = 10.0
 """How long a change waits for a leader."""
+CUT_OFF_SECONDS, CUT_OFF_WRITE_SECONDS = 4.0, 1.5
+"""A node that has heard nothing from the database for the first time does not learn who leads. A change waits there for
+the second time only: its client can try another node."""
 ANSWER_SECONDS = 60.0
 """How long a change that cannot be repeated waits for the answer. A test of a webhook, or a large fleet, takes long."""
 APPLY_SECONDS = 5.0
@@ -129,6 +132,11 @@ class NodeForwarder:
         """Whether this node leads, and its lease has not ended."""
         return self.engine.leads and self._node.lease_remaining_seconds > 0
 
+    @property
+    def has_leader(self) -> bool:
+        """Whether this node leads, or knows who does."""
+        return self.engine.leads or self._node.leader is not None
+
     def has_commits_until(self, seconds: float) -> bool:
         """Whether this node certainly has every commit that another node had at this time, in seconds since boot.
 
@@ -156,10 +164,13 @@ class NodeForwarder:
 
         Raises NoLeader after a bounded time, and LeaderLost if it is not known whether the change was made.
         """
-        ends_at = real_seconds() + WRITE_SECONDS
-        problem = "this node does not know who leads"
+        began_at = real_seconds()
+        ends_at = began_at + WRITE_SECONDS
+        problem, is_cut_off = "this node does not know who leads", False
         lost: LeaderLost | StoreOutcomeUnknown | None = None
-        while (left := ends_at - real_seconds()) > 0:
+        while not is_cut_off and (left := ends_at - real_seconds()) > 0:
+            has_waited = real_seconds() - began_at > CUT_OFF_WRITE_SECONDS
+            is_cut_off = has_waited and self._node.is_cut_off(CUT_OFF_SECONDS)
             try:
                 if self.is_certain:
                     return await self.handlers[kind](payload)
@@ -172,8 +183,11 @@ class NodeForwarder:
                     self.failed += 1
                     raise
                 lost = error
-            await self._node.wait_for_change(min(RETRY_SECONDS, left))
+            if not is_cut_off:
+                await self._node.wait_for_change(min(RETRY_SECONDS, left))
         self.failed += 1
+        if is_cut_off:
+            problem = "this node cannot reach the database"
         if lost is not None:  # a leader got it, and may have made the change
             raise lost
         raise NoLeader(problem=problem.rstrip("."))

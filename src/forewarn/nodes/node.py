@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.clock import MAX_STEP, seconds_since_boot
 from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
-from forewarn.errors import BadChangeSet, StoreFailed
+from forewarn.errors import BadChangeSet, DatabaseFailed, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ JOURNAL_SECONDS = 600.0
 """How long rows of the journal are kept."""
 LOST_NODE_SECONDS = 600.0
 TRIM_SECONDS = 60.0
-ABSTAIN_SECONDS = 10.0
-"""A leader that steps down does not take the lease for this long."""
+ABSTAIN_SECONDS, ABSTAIN_ALONE_SECONDS = 4.0, 1.0
+"""A node that steps down, or could not lead, does not take the lease for this long: another node should. The second
+value applies if no other node reports any more."""
 PROMOTION_SECONDS = 30.0
 """A node that has the lease and does not lead after this long leaves it to another one."""
 RELOAD_SECONDS = 1.0
@@ -100,7 +101,8 @@ class Node:
         """While it follows, it has every commit that was visible at this time, in seconds since boot."""
         self._reloaded_at = 0.0
         self._trimmed_at = seconds_since_boot()
-        self._abstains_until = 0.0
+        self._gave_up_at = -ABSTAIN_SECONDS
+        """When it stepped down or could not lead, in seconds since boot."""
         self._applying = asyncio.Lock()
         self._promotion: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -166,6 +168,11 @@ class Node:
             return max(seconds_since_boot() - (self._lease_ends_at - self._lease_seconds), 0.0)
         return seconds_since_boot() - self.caught_up_at
 
+    def is_cut_off(self, seconds: float) -> bool:
+        """Whether it has heard nothing from the database for this long, and so does not learn who leads."""
+        is_candidate = self._epoch and not self.engine.leads
+        return not is_candidate and self.age_seconds > seconds
+
     @property
     def seconds_since_report(self) -> float:
         """Time since it last reported, and read the list of nodes."""
@@ -198,7 +205,7 @@ class Node:
 
     async def step_down(self) -> None:
         """Let another node lead."""
-        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
+        self._gave_up_at = seconds_since_boot()
         await self._lose_lease("it was told to step down")
         await self._membership_thread.call(self._membership.release_lease)
 
@@ -241,16 +248,19 @@ class Node:
             async with asyncio.timeout(max(limit - started, 0.05)):
                 keeps = await (self._renew(started) if self._epoch else self._look(started))
         except (StoreFailed, TimeoutError) as error:
-            self._set_problem(str(error) or "no response from the database")
+            self._set_problem(str(error) or "no response from the database", answered=isinstance(error, DatabaseFailed))
             if self._epoch and seconds_since_boot() >= self._lease_ends_at:
+                self._store.abandon()
                 await self._lose_lease("it could not renew its lease")
         else:
             self._set_problem("")
             if not keeps:
                 await self._lose_lease("another node has taken its lease")
 
-    def _set_problem(self, problem: str) -> None:
-        if problem and not self.problem:
+    def _set_problem(self, problem: str, *, answered: bool = False) -> None:
+        if problem and not self.problem and answered:
+            _log.warning("database_failed", "The database rejected a statement of this node; retrying.", error=problem)
+        elif problem and not self.problem:
             _log.warning("database_unreachable", "Cannot reach the database; retrying.", error=problem)
         elif self.problem and not problem:
             _log.info("database_reached", "The database responds again.")
@@ -286,7 +296,7 @@ class Node:
         holder = next((node for node in self.nodes if node.id == lease.holder), None)
         if lease.remaining_seconds <= 0:
             holder = None
-            if started >= self._abstains_until and not self._stopping and not self.clock_problem:
+            if not (self._abstains or self._stopping or self.clock_problem):
                 taken_at = seconds_since_boot()
                 epoch = await self._membership_thread.call(lambda: self._membership.take_lease(self._lease_seconds))
                 if epoch is not None:
@@ -296,6 +306,11 @@ class Node:
                     self._promotion = asyncio.create_task(self._promote(epoch))
         self._set_leader(holder)
         return True
+
+    @property
+    def _abstains(self) -> bool:
+        others = any(node.id != self.row.id and node.age_seconds < self._lease_seconds for node in self.nodes)
+        return seconds_since_boot() - self._gave_up_at < (ABSTAIN_SECONDS if others else ABSTAIN_ALONE_SECONDS)
 
     def _compare_clock(self, database_time: datetime) -> None:
         """A node with a wrong clock must not lead: events would start early or late."""
@@ -367,7 +382,7 @@ class Node:
             await self._give_up()
 
     async def _give_up(self) -> None:
-        self._abstains_until = seconds_since_boot() + ABSTAIN_SECONDS
+        self._gave_up_at = seconds_since_boot()
         await self._lose_lease("it could not lead")
         with suppress(StoreFailed):
             await self._membership_thread.call(self._membership.release_lease)

@@ -61,6 +61,8 @@ class PostgresqlStore(SqlRecords):
         self._channel = f"forewarn {server.schema}"
         self._epoch = 0
         self._position = 0
+        self._is_abandoned = False
+        """Whether the lease has ended without the database: a commit then does not wait for its outcome."""
         self._searched_texts = ""
         """The last key that the search for unused texts has looked at; empty: it begins again."""
         self.last_row: JournalRow | None = None
@@ -85,6 +87,7 @@ class PostgresqlStore(SqlRecords):
     def lead(self, epoch: int, position: int) -> None:
         self._epoch = epoch
         self._position = position
+        self._is_abandoned = False
         self._writing.close()  # another leader may have ended the connection
         try:
             self._write_first()
@@ -100,6 +103,10 @@ class PostgresqlStore(SqlRecords):
 
     def follow(self) -> None:
         self._writing.close()
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+        self._writing.abandon()
 
     def _check_epoch(self) -> None:
         """Check that this node leads. The last statement of a transaction, so that it locks the lease only briefly."""
@@ -168,7 +175,8 @@ class PostgresqlStore(SqlRecords):
             self._writing.roll_back()
             if error.sqlstate == NOT_LEADING:
                 raise NotLeading from error
-            if connection.closed or not error.sqlstate:
+            was_sent = not isinstance(error, psycopg.DataError)  # or the server has rejected a value
+            if connection.closed or (was_sent and not error.sqlstate):
                 self._writing.close()
                 raise
             raise DatabaseFailed(problem=one_line(error)) from error
@@ -182,6 +190,8 @@ class PostgresqlStore(SqlRecords):
         First it raises the epoch, or finds that another node has: after that, the lost transaction cannot commit.
         """
         for attempt in range(ATTEMPTS):
+            if self._is_abandoned:
+                break
             if attempt:
                 threading.Event().wait(RETRY_SECONDS)
             try:

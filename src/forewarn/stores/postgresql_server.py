@@ -28,6 +28,7 @@ from forewarn.errors import (
     SchemaForeign,
     SchemaNewer,
     SessionsShared,
+    StoreFailed,
     TooFewConnections,
 )
 from forewarn.stores import sql
@@ -141,6 +142,8 @@ class LimitedConnection(psycopg.Connection[Any]):
     """A connection that gives up a statement after some time without any data from the server."""
 
     limited = True
+    abandoned = False
+    """Set by another thread: the statement ends now."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         return super().wait(self._limit(gen) if self.limited else gen, *args, **kwargs)
@@ -153,6 +156,8 @@ class LimitedConnection(psycopg.Connection[Any]):
             while True:
                 ready = yield state
                 silent = 0 if ready else silent + 1
+                if self.abandoned:
+                    raise psycopg.OperationalError("the lease of this node has ended, and the server has not responded")
                 if silent * _INTERVAL_SECONDS > SILENCE_SECONDS:
                     raise psycopg.OperationalError(f"no response from the server for {SILENCE_SECONDS:g} seconds")
                 state = gen.send(ready)
@@ -218,20 +223,36 @@ class PostgresqlDatabase:
         try:
             return call()
         except BaseException as error:
-            is_lost = self._connection is not None and self._connection.broken
+            is_lost = self._is_lost(error)
             self.roll_back()
             if self._repeats and is_lost and isinstance(error, psycopg.Error):  # the server was started again
                 return self._run_again(call)
             if isinstance(error, psycopg.Error):
-                raise DatabaseFailed(problem=one_line(error)) from error
+                raise self._translated(error, is_lost=is_lost) from error
             raise
 
     def _run_again(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except psycopg.Error as error:
+            is_lost = self._is_lost(error)
             self.roll_back()
-            raise DatabaseFailed(problem=one_line(error)) from error
+            raise self._translated(error, is_lost=is_lost) from error
+
+    def _is_lost(self, error: BaseException) -> bool:
+        """Return whether an error means that the connection was lost, or that the server does not respond."""
+        is_silent = isinstance(error, psycopg.OperationalError) and not error.sqlstate
+        return is_silent or (self._connection is not None and self._connection.broken)
+
+    def _translated(self, error: psycopg.Error, *, is_lost: bool) -> StoreFailed:
+        if is_lost:
+            return DatabaseUnreachable(place=self._server.place, problem=one_line(error))
+        return DatabaseFailed(problem=one_line(error))
+
+    def abandon(self) -> None:
+        """Let a statement end that waits for the server. Called from any thread."""
+        if (connection := self._connection) is not None:
+            connection.abandoned = True
 
     def roll_back(self) -> None:
         """Roll back a transaction. If that is not possible, close the connection, which also does it."""

@@ -124,12 +124,10 @@ class SqlRecords:
         )
 
     def event(self, event_id: str) -> Event | None:
-        row = self._db.run(lambda: self._db.execute(self._sql["event"], (event_id,)).fetchone())
-        return rows.EVENTS.read(row) if row else None
+        return self._one("event", rows.EVENTS.read, event_id)
 
     def events_by_prefix(self, start: str, group: str = "", generation: int = 0) -> list[Event]:
-        parameters = {**_bounds(start), "group": group, "generation": generation}
-        return self._query("events_by_prefix", rows.EVENTS.read, parameters)
+        return self._by_prefix("events", rows.EVENTS.read, start, {"group": group, "generation": generation})
 
     def events(self, filters: ListFilter) -> list[tuple[int, Event]]:
         return self._page("events", rows.EVENTS.read, filters)
@@ -138,11 +136,10 @@ class SqlRecords:
         return self._count("events", filters)
 
     def operation(self, operation_id: str) -> Operation | None:
-        row = self._db.run(lambda: self._db.execute(self._sql["operation"], (operation_id,)).fetchone())
-        return rows.OPERATIONS.read(row) if row else None
+        return self._one("operation", rows.OPERATIONS.read, operation_id)
 
     def operations_by_prefix(self, start: str) -> list[Operation]:
-        return self._query("operations_by_prefix", rows.OPERATIONS.read, _bounds(start))
+        return self._by_prefix("operations", rows.OPERATIONS.read, start, {})
 
     def operations(self, filters: ListFilter) -> list[tuple[int, Operation]]:
         return self._page("operations", rows.OPERATIONS.read, filters)
@@ -151,10 +148,23 @@ class SqlRecords:
         return self._count("operations", filters)
 
     def rollouts_by_prefix(self, start: str) -> list[Rollout]:
-        return self._query("rollouts_by_prefix", rows.ROLLOUTS.read, _bounds(start))
+        return self._by_prefix("rollouts", rows.ROLLOUTS.read, start, {})
 
     def rollouts(self, filters: ListFilter) -> list[tuple[int, Rollout]]:
         return self._page("rollouts", rows.ROLLOUTS.read, filters)
+
+    def _one(self, statement: str, read: Callable[[Row], T], key: str) -> T | None:
+        """Return the item with this id. Clients send any text; a database does not take every character."""
+        if not key.isprintable():
+            return None
+        row = self._db.run(lambda: self._db.execute(self._sql[statement], (key,)).fetchone())
+        return read(row) if row else None
+
+    def _by_prefix(self, table: str, read: Callable[[Row], T], start: str, parameters: dict[str, str | int]) -> list[T]:
+        """Return the items whose id has this prefix. Ids are hexadecimal, which sorts before the tilde."""
+        if not start.isprintable():
+            return []
+        return self._query(f"{table}_by_prefix", read, {"start": start, "end": f"{start}~", **parameters})
 
     def _page(self, table: str, read: Callable[[Row], T], filters: ListFilter) -> list[tuple[int, T]]:
         """Return a page of a table. The last column is the position of the row."""
@@ -178,8 +188,7 @@ class SqlRecords:
         return [name for name in given if name in self._sql]
 
     def stored_response(self, key: str) -> StoredResponse | None:
-        row = self._db.run(lambda: self._db.execute(self._sql["response"], (key,)).fetchone())
-        return rows.RESPONSES.read(row) if row else None
+        return self._one("response", rows.RESPONSES.read, key)
 
     # --- History ------------------------------------------------------------------------------------
 
@@ -226,11 +235,6 @@ def _text(stored: str | bytes) -> str:
 
 def _first_column(row: Row) -> Any:
     return row[0]
-
-
-def _bounds(start: str) -> dict[str, str]:
-    """Range of all ids with this prefix. Ids are hexadecimal, which sorts before the tilde."""
-    return {"start": start, "end": start + "~"}
 
 
 # --- Writing --------------------------------------------------------------------------------------
