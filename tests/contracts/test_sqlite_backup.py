@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from forewarn.ports import StoredState
 
 NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "release-0.1" / "service" / "data"
 
 
 def history(*sequences: int) -> list[HistoryEntry]:
@@ -275,18 +274,6 @@ def test_content_that_a_service_could_not_load_replaces_no_backup(data: Path, tm
     with pytest.raises(BackupFailed, match="its content cannot be read"):
         back_up(data, tmp_path / "b.db", 3)
     assert list(tmp_path.glob("*b.db*")) == []
-
-
-def test_an_older_schema_is_kept_in_the_backup_and_migrated_by_the_restore(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(FIXTURE, data)
-    with closing(sqlite3.connect(data / DATABASE_NAME)) as database:
-        schema = database.execute("PRAGMA user_version").fetchone()[0]
-    found = back_up(data, tmp_path / "b.db", 1)
-    with closing(sqlite3.connect(tmp_path / "b.db")) as database:
-        assert database.execute("PRAGMA user_version").fetchone()[0] == schema == found.schema
-    restore(tmp_path / "restored", tmp_path / "b.db")
-    assert read(tmp_path / "restored").sequence == found.sequence + SKIPPED_NUMBERS
 
 
 # --- Restore --------------------------------------------------------------------------------------
