@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from bench.processes import find_program
+from tools.bench.processes import find_program
 
 
 def describe() -> dict[str, str]:

@@ -9,16 +9,16 @@ from contextlib import closing, contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.connection import Connection, poll_bytes
-from bench.processes import LOAD_CORE
-from bench.report import Outcome, Row, at_least, below, spread
-from bench.service import Service, fleet_text
-from bench.wrk import Wrk
+from tools.bench.connection import Connection, poll_bytes
+from tools.bench.processes import LOAD_CORE
+from tools.bench.report import Outcome, Row, at_least, below, spread
+from tools.bench.service import Service, fleet_text
+from tools.bench.wrk import Wrk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.context import Context
+    from tools.bench.context import Context
 
 GROUPS = 10
 VMS_PER_GROUP = 1000

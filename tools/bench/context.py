@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.processes import Processes
+    from tools.bench.processes import Processes
 
 
 class Context(NamedTuple):

@@ -6,11 +6,11 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bench.report import Outcome, Row, below, spread
-from bench.service import Service, fleet_text
+from tools.bench.report import Outcome, Row, below, spread
+from tools.bench.service import Service, fleet_text
 
 if TYPE_CHECKING:
-    from bench.context import Context
+    from tools.bench.context import Context
 
 HOSTS = 5000
 GROUPS = 100

@@ -6,12 +6,12 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bench.report import Outcome, below, spread
-from bench.service import POLLER, Service, fleet_text
+from tools.bench.report import Outcome, below, spread
+from tools.bench.service import POLLER, Service, fleet_text
 
 if TYPE_CHECKING:
-    from bench.connection import Control
-    from bench.context import Context
+    from tools.bench.connection import Control
+    from tools.bench.context import Context
 
 REPETITIONS = 21
 GOAL_MS = 50

@@ -24,8 +24,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mutation.coverage import RESULTS, ROOT, Coverage, Test, coverage, end_processes, environment, pytest_command
-from mutation.mutants import Mutant, mutants_of
+from tools.mutation.coverage import RESULTS, ROOT, Coverage, Test, coverage, end_processes, environment, pytest_command
+from tools.mutation.mutants import Mutant, mutants_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def read_sources() -> dict[str, bytes]:
     for name in MUTATED:
         place = PACKAGE / name
         if not place.exists():
-            sys.exit(f"mutate: {place.relative_to(ROOT)} does not exist. Correct MUTATED in mutation/run.py.")
+            sys.exit(f"mutate: {place.relative_to(ROOT)} does not exist. Correct MUTATED in tools/mutation/run.py.")
         files += sorted(place.rglob("*.py")) if place.is_dir() else [place]
     return {str(file.relative_to(PACKAGE)): file.read_bytes() for file in files}
 
@@ -318,7 +318,9 @@ def main() -> None:
     only = given.only.removeprefix("./").removeprefix("src/forewarn/")
     mutants = sample(sources, given.mutants, given.seed, only)
     if not mutants:
-        sys.exit(f"mutate: no mutated file starts with {given.only!r}. MUTATED in mutation/run.py lists the files.")
+        sys.exit(
+            f"mutate: no mutated file starts with {given.only!r}. MUTATED in tools/mutation/run.py lists the files."
+        )
     if given.list:
         for mutant in mutants:
             print(f"{mutant.id} {mutant.path}:{mutant.line} {mutant.operator}")

@@ -14,15 +14,15 @@ from contextlib import closing
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.processes import LOAD_CORE, SERVER_CORE
-from bench.report import Outcome, Row, at_least, spread
-from bench.service import POLLER, Service
+from tools.bench.processes import LOAD_CORE, SERVER_CORE
+from tools.bench.report import Outcome, Row, at_least, spread
+from tools.bench.service import POLLER, Service
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from bench.context import Context
+    from tools.bench.context import Context
 
 CLIENTS = 64
 APPROVALS_OF_ONE_CLIENT = 200

@@ -18,7 +18,7 @@ SERVER_CORE = 0
 LOAD_CORE = 1
 TERMINATE_TIMEOUT_SECONDS = 20
 """Time for a process to end after SIGTERM."""
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def find_program(name: str) -> str | None:
@@ -80,7 +80,7 @@ class Processes:
 
     def module(self, name: str, *arguments: str) -> list[str]:
         """Return the command that runs a module of the benchmark in its own process."""
-        return [sys.executable, "-m", f"bench.{name}", *arguments]
+        return [sys.executable, "-m", f"tools.bench.{name}", *arguments]
 
     def cpu_seconds(self, process: subprocess.Popen[bytes]) -> float:
         """Return the CPU time of a process and its running children."""

@@ -14,14 +14,14 @@ from contextlib import closing
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.connection import is_complete
-from bench.report import Outcome, Row, below, spread
-from bench.service import POLLER, Service, fleet_text
+from tools.bench.connection import is_complete
+from tools.bench.report import Outcome, Row, below, spread
+from tools.bench.service import POLLER, Service, fleet_text
 
 if TYPE_CHECKING:
     import socket
 
-    from bench.context import Context
+    from tools.bench.context import Context
 
 REQUESTS = 500
 OTHER_READERS = 50

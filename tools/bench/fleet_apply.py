@@ -6,12 +6,12 @@ import time
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.processes import LOAD_CORE
-from bench.report import Outcome, Row
-from bench.service import FOREWARN, Service, fleet_text
+from tools.bench.processes import LOAD_CORE
+from tools.bench.report import Outcome, Row
+from tools.bench.service import FOREWARN, Service, fleet_text
 
 if TYPE_CHECKING:
-    from bench.context import Context
+    from tools.bench.context import Context
 
 VMS = 100_000
 GOAL_MS = 50

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.connection import DOCUMENT
-from bench.processes import LOAD_CORE, Processes, program
+from tools.bench.connection import DOCUMENT
+from tools.bench.processes import LOAD_CORE, Processes, program
 
 if TYPE_CHECKING:
     from pathlib import Path

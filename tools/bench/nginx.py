@@ -6,8 +6,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from bench.connection import Connection, Response
-from bench.processes import SERVER_CORE, Processes, program
+from tools.bench.connection import Connection, Response
+from tools.bench.processes import SERVER_CORE, Processes, program
 
 if TYPE_CHECKING:
     from pathlib import Path

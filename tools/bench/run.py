@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench import (
+from tools.bench import (
     agent,
     approvals,
     commands,
@@ -30,14 +30,14 @@ from bench import (
     startup,
     virtual_time,
 )
-from bench.context import Context
-from bench.processes import LOAD_CORE, ROOT, Processes, find_program
-from bench.report import Row, section
+from tools.bench.context import Context
+from tools.bench.processes import LOAD_CORE, ROOT, Processes, find_program
+from tools.bench.report import Row, section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bench.report import Outcome
+    from tools.bench.report import Outcome
 
 
 class Benchmark(NamedTuple):
@@ -64,7 +64,7 @@ BENCHMARKS = {
     "routes": Benchmark(routes.measure),
 }
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "curl": "curl", "taskset": "util-linux", "chromium": "chromium"}
-RESULTS = ROOT / "bench" / "results" / "latest.json"
+RESULTS = ROOT / "tools" / "bench" / "results" / "latest.json"
 # Not /tmp, which may be in memory, where a commit costs nothing.
 DISK_FOLDER = "/var/tmp"  # noqa: S108 - tempfile creates a private folder in it
 
@@ -105,7 +105,7 @@ def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/bench",
         description="Measure Forewarn, and compare it with nginx and plain SQLite. Prints a Markdown table for "
-        "docs/explanation/performance.md, and writes the raw figures to bench/results/latest.json.",
+        "docs/explanation/performance.md, and writes the raw figures to tools/bench/results/latest.json.",
         epilog=f"Benchmarks: {', '.join(BENCHMARKS)}.",
     )
     parser.add_argument(

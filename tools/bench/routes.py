@@ -17,14 +17,14 @@ from contextlib import closing, suppress
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench import full_service
-from bench.processes import LOAD_CORE
-from bench.report import Outcome, Row
-from bench.worst_requests import Request, known_names, worst_requests
+from tools.bench import full_service
+from tools.bench.processes import LOAD_CORE
+from tools.bench.report import Outcome, Row
+from tools.bench.worst_requests import Request, known_names, worst_requests
 
 if TYPE_CHECKING:
-    from bench.context import Context
-    from bench.full_service import FullService
+    from tools.bench.context import Context
+    from tools.bench.full_service import FullService
 
 MAX_ROUNDS = 5
 GOAL_MS = 30

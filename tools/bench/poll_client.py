@@ -11,7 +11,7 @@ import sys
 import time
 from array import array
 
-from bench.connection import Connection, poll_bytes
+from tools.bench.connection import Connection, poll_bytes
 
 
 def main() -> None:

@@ -17,17 +17,18 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.connection import DOCUMENT
-from bench.processes import LOAD_CORE
-from bench.report import Outcome, below, spread
-from bench.service import POLLER, Service, fleet_text
+from tools.bench.connection import DOCUMENT
+from tools.bench.processes import LOAD_CORE
+from tools.bench.report import Outcome, below, spread
+from tools.bench.service import POLLER, Service, fleet_text
+
 from forewarn.agent.status_server import connect
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from bench.context import Context
+    from tools.bench.context import Context
 
 WARM_UP_SECONDS = 30
 MEASURED_SECONDS = 60

@@ -17,8 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 import uvloop
-
-from bench.connection import DOCUMENT, poll_bytes
+from tools.bench.connection import DOCUMENT, poll_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.connection import Connection, Control, poll_bytes
-from bench.processes import SERVER_CORE, Processes
+from tools.bench.connection import Connection, Control, poll_bytes
+from tools.bench.processes import SERVER_CORE, Processes
 
 if TYPE_CHECKING:
     import subprocess

@@ -6,11 +6,12 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bench.report import Outcome, below, spread
+from tools.bench.report import Outcome, below, spread
+
 from forewarn.testing import Service, ServiceProcess
 
 if TYPE_CHECKING:
-    from bench.context import Context
+    from tools.bench.context import Context
 
 REPETITIONS = 31
 PROCESSES = 3

@@ -5,14 +5,14 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.connection import Connection, Response, poll_bytes
-from bench.nginx import Nginx
-from bench.report import Outcome, Row, at_least, at_most, spread
-from bench.service import POLLER, Service, fleet_text
-from bench.wrk import Wrk
+from tools.bench.connection import Connection, Response, poll_bytes
+from tools.bench.nginx import Nginx
+from tools.bench.report import Outcome, Row, at_least, at_most, spread
+from tools.bench.service import POLLER, Service, fleet_text
+from tools.bench.wrk import Wrk
 
 if TYPE_CHECKING:
-    from bench.context import Context
+    from tools.bench.context import Context
 
 VMS = 10_000
 ROUND_SECONDS = 2

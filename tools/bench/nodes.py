@@ -13,16 +13,15 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-
-from bench.approvals import CLIENTS, _address, _approve, _fleet, _plan_for_many, _plan_for_one
-from bench.connection import Connection, poll_bytes
-from bench.processes import ROOT
-from bench.report import Outcome, Row, at_least, spread
-from bench.service import POLLER, Service, fleet_text
-from bench.wrk import Wrk
+from tools.bench.approvals import CLIENTS, _address, _approve, _fleet, _plan_for_many, _plan_for_one
+from tools.bench.connection import Connection, poll_bytes
+from tools.bench.processes import ROOT
+from tools.bench.report import Outcome, Row, at_least, spread
+from tools.bench.service import POLLER, Service, fleet_text
+from tools.bench.wrk import Wrk
 
 if TYPE_CHECKING:
-    from bench.context import Context
+    from tools.bench.context import Context
 
 sys.path.insert(0, str(ROOT / "tests"))  # the server that the tests use
 from postgresql import PostgresServer

@@ -8,18 +8,17 @@ from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bench.poll import ROUND_SECONDS, Target, response_bytes
-from bench.processes import LOAD_CORE, SERVER_CORE, program
-from bench.report import Outcome, Row, at_least, below, spread
-from bench.service import POLLER, Service, fleet_text
-from bench.wrk import Wrk
+from tools.bench.poll import ROUND_SECONDS, Target, response_bytes
+from tools.bench.processes import LOAD_CORE, SERVER_CORE, program
+from tools.bench.report import Outcome, Row, at_least, below, spread
+from tools.bench.service import POLLER, Service, fleet_text
+from tools.bench.wrk import Wrk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Browser, Page
-
-    from bench.context import Context
+    from tools.bench.context import Context
 
 VMS = 10_000
 PAGES = 10

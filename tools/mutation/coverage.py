@@ -16,15 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mutation import trace
-from mutation.mutants import Function
+from tools.mutation import trace
+from tools.mutation.mutants import Function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mutation.mutants import Mutant
+    from tools.mutation.mutants import Mutant
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutate"
 
 # Without the slow tests: of the project's files (project), of the agent, and of the whole service (acceptance).
@@ -37,13 +37,13 @@ PLUGINS = ("anyio.pytest_plugin", "_hypothesis_pytestplugin", "forewarn.pytest_p
 SITE = f"""
 import os
 if {trace.TABLE!r} in os.environ:
-    from mutation import trace
+    from tools.mutation import trace
     trace.start()
 """
 
 
 def pytest_command(*arguments: str) -> list[str]:
-    plugins = [f"-p{name}" for name in (*PLUGINS, "mutation.plugin") if find_spec(name.partition(".")[0])]
+    plugins = [f"-p{name}" for name in (*PLUGINS, "tools.mutation.plugin") if find_spec(name.partition(".")[0])]
     quiet = ("-q", "--tb=no", "--no-header", "-pno:cacheprovider", "--disable-plugin-autoload")
     return [sys.executable, "-m", "pytest", *quiet, *plugins, *arguments]
 
@@ -140,7 +140,7 @@ def _function_lines(source: bytes) -> Iterator[int]:
 def coverage(sources: dict[str, bytes], jobs: int) -> Coverage:
     """Load the coverage of this source, or record it."""
     key = hashlib.sha256(json.dumps(_places(sources)).encode())
-    for pattern in ("src/**/*", "tests/**/*", "mutation/plugin.py", "mutation/trace.py"):
+    for pattern in ("src/**/*", "tests/**/*", "tools/mutation/plugin.py", "tools/mutation/trace.py"):
         for path in sorted(ROOT.glob(pattern)):
             if path.is_file() and "__pycache__" not in path.parts:
                 key.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())

@@ -8,11 +8,11 @@ from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bench.report import Outcome, at_most, spread
-from bench.service import FOREWARN, Service, fleet_text
+from tools.bench.report import Outcome, at_most, spread
+from tools.bench.service import FOREWARN, Service, fleet_text
 
 if TYPE_CHECKING:
-    from bench.context import Context
+    from tools.bench.context import Context
 
 VMS = 200
 GOALS = {"--version": 5, "vm list": 10}

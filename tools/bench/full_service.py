@@ -1,6 +1,6 @@
 """A service with 50,000 VMs in 1,000 groups, 500 active events and 200,000 rows of history.
 
-`python -m bench.full_service` starts one until Ctrl-C, and prints where it is.
+`python -m tools.bench.full_service` starts one until Ctrl-C, and prints where it is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.connection import Connection, poll_bytes
-from bench.processes import Processes
-from bench.service import Service
+from tools.bench.connection import Connection, poll_bytes
+from tools.bench.processes import Processes
+from tools.bench.service import Service
+
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.stores.sqlite import SqliteStore
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.report import Outcome, Row, below
-from bench.service import Service, fleet_text
+from tools.bench.report import Outcome, Row, below
+from tools.bench.service import Service, fleet_text
 
 if TYPE_CHECKING:
-    from bench.context import Context
+    from tools.bench.context import Context
 
 VMS = 100_000
 MEGABYTE = 1_000_000

@@ -12,7 +12,7 @@ import sys
 import time
 from statistics import median
 
-from bench.connection import approval_bytes
+from tools.bench.connection import approval_bytes
 
 
 class Client:

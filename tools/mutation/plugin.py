@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from mutation import trace
+from tools.mutation import trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
