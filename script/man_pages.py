@@ -1,8 +1,22 @@
-"""Man pages in the macros of man(7). script/reference fills them, and writes them to docs/man."""
+#!/usr/bin/env python3
+"""Writes the man pages, in the macros of man(7), to a folder. script/release puts them into the packages.
+
+Usage: .venv/bin/python script/man_pages.py FOLDER
+"""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from pathlib import Path
 from typing import NamedTuple
+
+from command_tables import agent_examples, agent_options, commands, common_options, help_parts, options_of, usage
+
+from forewarn.agent.cli.main import COMMANDS, parser_of
+from forewarn.cli import NOUNS, root
+from forewarn.cli import SECTIONS as NOUN_SECTIONS
+from forewarn.errors import EXIT_CODES
 
 
 class Command(NamedTuple):
@@ -27,7 +41,7 @@ def escape(text: str) -> str:
 
 def title(name: str, summary: str) -> list[str]:
     return [
-        '.\\" Written by script/reference.',
+        '.\\" Written by script/man_pages.py.',
         f'.TH {escape(name.upper())} 1 "" "Forewarn" "Forewarn manual"',
         ".ad l",
         ".nh",
@@ -74,9 +88,46 @@ def root_page(text: str, sections: dict[str, dict[str, str]], exit_codes: dict[s
     first, _, rest = text.partition("\n")
     lines = [*title("forewarn", first), ".SH SYNOPSIS", ".B forewarn", "COMMAND [OPTIONS]", ".SH DESCRIPTION"]
     lines += [*paragraphs(rest or first), ".SH COMMANDS"]
-    for heading, commands in sections.items():
-        lines += [f".SS {escape(heading)}", *definitions(commands)]
+    for heading, nouns in sections.items():
+        lines += [f".SS {escape(heading)}", *definitions(nouns)]
     lines += [".SH EXIT STATUS", *definitions(exit_codes), ".SH SEE ALSO"]
-    names = [noun for commands in sections.values() for noun in commands]
+    names = [noun for nouns in sections.values() for noun in nouns]
     lines += [f".BR forewarn\\-{escape(noun)} (1){',' if noun != names[-1] else ''}" for noun in names]
     return "\n".join([*lines, ""])
+
+
+def man_pages() -> dict[str, str]:
+    """The text of each man page, by the name of its file."""
+    about = inspect.cleandoc((root.help or "").replace("\b", ""))
+    exit_codes = {"0": "Success.", "1": "A scenario did not meet an expectation."}
+    exit_codes |= {str(number): f"{family.message.partition(':')[0]}." for family, number in EXIT_CODES.items()}
+    pages = {"forewarn.1": root_page(about, NOUN_SECTIONS, exit_codes)}
+    common = common_options()
+    for noun, summary in NOUNS.items():
+        shown, shared = [], {}
+        for typed, command in commands().items():
+            if typed.partition(" ")[0] == noun:
+                options = options_of(command)
+                own = (
+                    options
+                    if typed == "up"
+                    else {name: help_text for name, help_text in options.items() if name not in common}
+                )
+                shared |= {} if typed == "up" else {name: common[name] for name in options if name in common}
+                help_text, examples = help_parts(command)
+                shown.append(Command(f"forewarn {typed} {usage(command)}", help_text, own, examples))
+        if noun == "agent":
+            for verb in COMMANDS:
+                parser = parser_of(verb)
+                help_text = " ".join((parser.description or "").split())
+                typed = f"forewarn agent {verb} [OPTIONS]"
+                shown.append(Command(typed, help_text, agent_options(parser), agent_examples(parser)))
+        pages[f"forewarn-{noun}.1"] = noun_page(noun, summary, shown, shared)
+    return pages
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in man_pages().items():
+        (folder / name).write_text(text)

@@ -430,7 +430,6 @@ class Assembly:
             node=self.node,
         )
         self._control = control
-        self.recent_metrics = control.recent_metrics
 
         def on_move() -> None:
             self.metadata.common_headers.refresh()
@@ -484,7 +483,7 @@ class Assembly:
                 self._creating_token = await ensure_node_token(
                     self.engine, self.forwarder, self.node.row.name, token, save_token
                 )
-            self._control.start(lambda: len(self.metadata.connections) + len(self.control.connections))
+            self._control.start()
             await self.control.start()
         except BaseException:
             await self.stop()

@@ -1,7 +1,6 @@
 """Settings of the service, one row each.
 
 An option overrides a variable, a variable overrides the file, the file overrides the default.
-RENAMED lists former names of settings. If a former name is used, the error message gives the current name.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 import tomllib
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.core.access import NAME_PATTERN, NAME_RULE
 from forewarn.core.durations import format_duration, parse_duration
@@ -550,58 +549,9 @@ SHARED = (
 SETTINGS = {setting.name: setting for settings in SECTIONS.values() for setting in settings}
 
 
-# --- Former names ---------------------------------------------------------------------------------
-
-
-class CurrentName(NamedTuple):
-    """What a renamed setting is called now, in the form of each source."""
-
-    in_file: str
-    variable: str
-    option: str
-    argument: str
-    """Of `Service(...)` in a test."""
-
-
-def _current_name(name: str) -> CurrentName:
-    setting = SETTINGS[name]
-    return CurrentName(name, setting.variable, setting.option, name)
-
-
-def _settle_of(cause: str) -> CurrentName:
-    given = f"{cause}=DURATION"
-    return CurrentName(f"settle.{cause}", f"FOREWARN_SETTLE={given}", f"--settle {given}", f'settle={{"{cause}": ...}}')
-
-
-RENAMED = {
-    "silence": _current_name("inactivity_timeout"),
-    "postponement": _current_name("max_postponement"),
-    "head_size": _current_name("max_header_size"),
-    "head_timeout": _current_name("header_timeout"),
-    "unread_timeout": _current_name("send_timeout"),
-    "pipelined_requests": _current_name("max_pipelined_requests"),
-    "connections": _current_name("max_connections"),
-    "connections_per_address": _current_name("max_connections_per_address"),
-    "pending_user_operations": _current_name("max_pending_user_operations"),
-    "webhook_private_targets": _current_name("webhook_private_networks"),
-    "webhook_retry": _current_name("webhook_retry_delay"),
-    "webhook_attempts": _current_name("webhook_max_attempts"),
-    **{f"settle_{cause.replace('-', '_')}": _settle_of(cause) for cause in SETTLING},
-}
-
-
-def unknown_setting(name: str, origin: object, form: Literal["in_file", "argument"]) -> UnknownSetting:
-    """The error for a name that is not a setting. It gives the current name, or the nearest one."""
-    renamed = RENAMED.get(name)
-    hint = nearest(name, SETTINGS) if renamed is None else f" It is now called {getattr(renamed, form)!r}."
-    return UnknownSetting(name=name, origin=origin, hint=hint)
-
-
-def _reject_renamed_variables(environment: Mapping[str, str]) -> None:
-    for name, renamed in RENAMED.items():
-        if (variable := f"FOREWARN_{name.upper()}") in environment:
-            hint = f" It is now called {renamed.variable!r}."
-            raise UnknownSetting(name=variable, origin="the environment", hint=hint)
+def unknown_setting(name: str, origin: object) -> UnknownSetting:
+    """The error for a name that is not a setting."""
+    return UnknownSetting(name=name, origin=origin, hint=nearest(name, SETTINGS))
 
 
 class Value(NamedTuple):
@@ -627,7 +577,6 @@ def resolve(
     options: Mapping[str, str | None], environment: Mapping[str, str], config: str | None = None
 ) -> dict[str, Value]:
     """Return every setting with its value and origin."""
-    _reject_renamed_variables(environment)
     path = config or environment.get("FOREWARN_CONFIG")
     in_file = _read_file(Path(path)) if path else _read_file(user_config_file(), must_exist=False)
     origin_file = path or str(user_config_file())
@@ -694,7 +643,7 @@ def _errors_in(name: str, value: Any, path: Path) -> Iterator[tuple[KeyPath, Bad
     """Return what is wrong with a setting in the file, with the keys."""
     setting = SETTINGS.get(name)
     if setting is None:
-        yield (name,), unknown_setting(name, path, "in_file")
+        yield (name,), unknown_setting(name, path)
     elif setting.is_repeatable and not isinstance(value, dict):
         line = 'restart = "10m"' if name == "settle" else 'host-update = "Host server is undergoing maintenance."'
         problem = f"must be a table: [{name}], followed by lines like {line}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -158,24 +157,6 @@ def while_it_runs(disk: FullDisk) -> None:
     disk.fill()
     disk.check_not_ready()
     disk.check(event)
-
-
-def with_an_older_database(disk: FullDisk) -> None:
-    """A database that must be upgraded needs room: the start fails with one line, and changes nothing."""
-    release = Path(__file__).parents[1] / "fixtures" / "release-0.1"
-    shutil.copy(next(release.rglob("forewarn.db")), disk.data / "forewarn.db")
-    before = (disk.data / "forewarn.db").read_bytes()
-    disk.fill()
-    try:
-        disk.start()
-    except RuntimeError as error:
-        text = str(error)
-    else:
-        raise AssertionError("it started")
-    assert "ended with 6" in text, text
-    assert "while upgrading" in text
-    assert "Traceback" not in text
-    assert (disk.data / "forewarn.db").read_bytes() == before
 
 
 if __name__ == "__main__":

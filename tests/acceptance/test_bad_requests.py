@@ -97,10 +97,6 @@ NAMES = (
 
 FORMS = (
     Bad("unknown field", OPERATIONS, restart(notise="1h"), INVALID, ("/notise", "Did you mean 'notice'?")),
-    Bad(
-        "a member's former name", OPERATIONS, update(postpone_until="2h"), INVALID, ("now called 'postpone_deadline'",)
-    ),
-    Bad("a former name of a rollout's", ROLLOUTS, {"hosts": ["rack-*"], "budget": 2}, INVALID, ("'max_unavailable'",)),
     Bad("unknown field that is no text", OPERATIONS, b'{"\\ud800": 1}', INVALID, ("not Unicode text",)),
     Bad("not JSON", OPERATIONS, b"cause=restart", INVALID, ("is not JSON",)),
     Bad("not an object", OPERATIONS, b'["restart"]', INVALID, ("is not a JSON object",)),

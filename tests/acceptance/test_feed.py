@@ -313,7 +313,6 @@ def test_a_cursor_beyond_the_retention_is_gone(forewarn: Service) -> None:
         ("?kind=strated", "", 400, "Did you mean 'started'"),
         ("?type=rebot", "", 400, "Did you mean 'Reboot'"),
         ("?type=", "", 400, "empty"),
-        ("?kind=host-in-use", "", 400, "'host-in-use' is now called 'host-in-service'"),
         ("?kind=", "", 400, "kind"),
         ("?group=", "", 400, "empty"),
         ("?group=wep", "", 404, "Did you mean 'web'"),
@@ -524,7 +523,6 @@ def test_watching_reports_errors(shared: ServiceProcess) -> None:
     for arguments, code, words in (
         (("--kind", "strated"), 2, "Did you mean 'started'"),
         (("--type", "rebot"), 2, "Did you mean 'Reboot'"),
-        (("--kind", "fault-over"), 2, "'fault-over' is now called 'fault-expired'"),
         (("--group", "wep"), 3, "Did you mean 'web'"),
         (("--after", "999999"), 2, "the newest is"),
         (("--after", "-1"), 2, "whole number"),

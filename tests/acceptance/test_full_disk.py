@@ -23,7 +23,6 @@ NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--
         "with_a_changed_fleet",
         "without_the_token_file",
         "while_it_runs",
-        "with_an_older_database",
     ],
 )
 def test_a_full_disk(tmp_path: Path, scenario: str) -> None:

@@ -166,8 +166,6 @@ def test_times(service: Service) -> None:
         ("type=rebot", "Did you mean 'Reboot'"),
         ("cause=restrat", "Did you mean 'restart'"),
         ("kind=aproved", "Did you mean 'approved'"),
-        ("kind=carried-out", "'carried-out' is now called 'executed'"),
-        ("kind=started&kind=rollout%20done", "'rollout done' is now called 'rollout-completed'"),
         ("since=yesterday", "how long ago"),
         ("until=2026-03", "how long ago"),
         ("since=0001-01-01T00:00%2B10:00", "how long ago"),
@@ -244,7 +242,6 @@ def test_the_command_reports_errors(service: Service) -> None:
     for arguments, words in (
         (("--since", "yesterday"), "how long ago"),
         (("--type", "rebot"), "Did you mean 'Reboot'"),
-        (("--kind", "carried out"), "'carried out' is now called 'executed'"),
         (("--last", "0"), "1<=x<=1000"),
         (("--last", "5", "--all"), "Use either --last N or --all."),
         (("--vm", ""), "--vm: is empty"),

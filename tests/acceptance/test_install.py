@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from forewarn.cli import root
-from forewarn.cli.install import CONFIG_FILE, DATA_FOLDER, UNIT_NAME, ServiceUnit, config_template, service_unit
+from forewarn.cli.install import CONFIG_FILE, DATA_FOLDER, UNIT_NAME, config_template
 from forewarn.errors import BadFleet, BadOption, BadSetting, NotPermitted, UnitDiffers, UnitMasked
 from forewarn.settings import SETTINGS, resolve
 from forewarn.testing.client import COMMAND
@@ -92,7 +92,6 @@ def test_another_data_folder_can_be_written(folder: Path) -> None:
     (folder / "etc" / "forewarn.toml").write_text(f'data = "{folder}/my data"\n')
     assert "admin-token" in install()
     assert f'ReadWritePaths="{folder}/my data"\n' in unit(folder)
-    assert "StateDirectory=" not in unit(folder)
     assert (folder / "my data").stat().st_mode & 0o777 == 0o700
 
 
@@ -101,16 +100,6 @@ def test_without_a_data_folder_in_the_config_the_unit_names_one(folder: Path) ->
     (folder / "etc" / "forewarn.toml").write_text("speed = 60\n")
     install()
     assert f"/etc/forewarn.toml --data={DATA_FOLDER}\n" in unit(folder)
-
-
-def test_files_in_a_home_can_be_read() -> None:
-    assert "ProtectHome=yes\n" in service_unit(ServiceUnit(("/usr/bin/forewarn", "up"), "a", DATA_FOLDER))
-    for used in (
-        ServiceUnit(("/home/a/forewarn", "up"), "a", DATA_FOLDER),
-        ServiceUnit(("/bin/f", "up"), "a", "/home/a/data"),
-        ServiceUnit(("/bin/f", "up"), "a", DATA_FOLDER, ("/home/a/fleet.toml",)),
-    ):
-        assert "ProtectHome=read-only\n" in service_unit(used)
 
 
 def test_an_edited_unit_is_not_overwritten(folder: Path) -> None:

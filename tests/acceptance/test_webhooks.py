@@ -346,7 +346,6 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host-fail
         ({"groups": "web"}, 400, "/groups", "list of strings"),
         ({"groups": ["wep"]}, 404, None, "Did you mean 'web'"),
         ({"kinds": ["schedule"]}, 400, "/kinds/0", "Did you mean 'scheduled'"),
-        ({"kinds": ["host in-use"]}, 400, "/kinds/0", "'host in-use' is now called 'host-in-service'"),
         ({"color": "red"}, 400, "/color", "not a known member"),
     ],
 )

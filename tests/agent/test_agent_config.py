@@ -145,7 +145,6 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'", "peers.members: It is missing."),
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b'}", "peers.members.a: Must be HOST:PORT"),
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b:1'}\ntimeout='0s'", "at least 1s"),
-        ("[peers]\nsilence='4s'", "peers.silence: Is now called timeout. Rename the key."),
         (
             "[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={web-0='b:1', WEB-0='c:1'}",
             "peers.members.WEB-0: web-0 is the same VM",

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, agent_unit
+from forewarn.agent.cli.install import UNIT_NAME
 from forewarn.agent.cli.main import main, parser_of
 from forewarn.agent.cli.options import resolve_options
 from forewarn.agent.config_file import read_config
 from forewarn.errors import BadOption
-from forewarn.system.systemd_unit import command_line
+from forewarn.system.systemd_unit import command_line, fill_in, read_unit
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd is not installed here"
@@ -95,7 +95,8 @@ def test_systemd_reads_every_path_as_it_is(folder: Path, name: str) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     file = folder / UNIT_NAME
-    file.write_text(agent_unit(SystemdUnit((str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"'))))
+    command = (str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"')
+    file.write_text(fill_in(read_unit(UNIT_NAME), command, "", ""))
     assert verify(file) == ""
     program.unlink()
     assert "is not executable" in verify(file)
@@ -129,13 +130,12 @@ def test_all_paths_are_absolute_and_the_environment_is_complete(folder: Path, mo
 def test_the_state_folder_is_that_of_systemd_or_the_chosen_one(folder: Path) -> None:
     install()
     text = (folder / "units" / UNIT_NAME).read_text()
-    assert "StateDirectory=forewarn-agent\n" in text
+    assert "ReadWritePaths=-/var/lib/forewarn-agent\n" in text
     assert "--state" not in text
     install("--force", "--state", "kept here")
     text = (folder / "units" / UNIT_NAME).read_text()
     assert f'ReadWritePaths="{folder}/kept here"\n' in text
     assert f'"--state={folder}/kept here"' in text
-    assert "StateDirectory=" not in text
 
 
 def test_the_state_folder_of_the_config_is_used_by_the_unit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,12 +233,15 @@ def test_a_config_that_is_wrong_is_not_installed(folder: Path, capsys: pytest.Ca
     assert list((folder / "units").iterdir()) == []
 
 
-def test_a_program_in_a_home_can_be_read_there() -> None:
-    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/home/me/forewarn",), user="me"))
-    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/bin/f", "--config=/home/me/a.toml"), user="me"))
-    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/bin/f",), user="me", state="/home/me/state"))
-    assert "ProtectHome=read-only\n" in agent_unit(SystemdUnit(("/bin/f",), user="me", files=("/home/me/own.py",)))
-    assert "ProtectHome=yes\n" in agent_unit(SystemdUnit(("/usr/bin/forewarn",), user="me"))
+@needs_systemd
+@pytest.mark.parametrize("name", ["forewarn.service", UNIT_NAME])
+def test_the_units_of_the_package_are_valid_as_they_are(tmp_path: Path, name: str) -> None:
+    """They start the program that a package of a distribution would install."""
+    (tmp_path / name).write_text(read_unit(name))
+    done = subprocess.run(["systemd-analyze", "verify", tmp_path / name], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if name in line]
+    assert len(lines) == 1, lines
+    assert "Command /usr/bin/forewarn is not executable" in lines[0]
 
 
 def test_uninstall_removes_the_unit_and_names_what_stays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

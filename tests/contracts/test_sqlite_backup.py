@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from forewarn.ports import StoredState
 
 NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "release-0.1" / "service" / "data"
 
 
 def history(*sequences: int) -> list[HistoryEntry]:
@@ -277,18 +276,6 @@ def test_content_that_a_service_could_not_load_replaces_no_backup(data: Path, tm
     assert list(tmp_path.glob("*b.db*")) == []
 
 
-def test_an_older_schema_is_kept_in_the_backup_and_migrated_by_the_restore(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(FIXTURE, data)
-    with closing(sqlite3.connect(data / DATABASE_NAME)) as database:
-        schema = database.execute("PRAGMA user_version").fetchone()[0]
-    found = back_up(data, tmp_path / "b.db", 1)
-    with closing(sqlite3.connect(tmp_path / "b.db")) as database:
-        assert database.execute("PRAGMA user_version").fetchone()[0] == schema == found.schema
-    restore(tmp_path / "restored", tmp_path / "b.db")
-    assert read(tmp_path / "restored").sequence == found.sequence + SKIPPED_NUMBERS
-
-
 # --- Restore --------------------------------------------------------------------------------------
 
 
@@ -366,15 +353,18 @@ def test_a_database_that_another_program_reads(data: Path, backup: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["garbage", "cut short", "empty"])
-def test_a_damaged_database_is_replaced_and_kept_with_its_log(killed: Path, backup: Path, name: str) -> None:
+def test_a_damaged_database_is_not_replaced_before_it_is_moved_away(killed: Path, backup: Path, name: str) -> None:
     path = killed / DATABASE_NAME
     path.write_bytes({"garbage": b"garbage" * 1000, "cut short": path.read_bytes()[:5000], "empty": b""}[name])
-    before = {path.name: path.read_bytes() for path in (path, killed / f"{DATABASE_NAME}-wal")}
-    aside = restore(killed, backup)
+    damaged = path.read_bytes()
+    with pytest.raises(RestoreFailed, match=f"is damaged .*Move {DATABASE_NAME}\\* to another folder first"):
+        restore(killed, backup)
+    assert path.read_bytes() == damaged
+    assert (killed / f"{DATABASE_NAME}-wal").exists()
+    for part in list(killed.glob(f"{DATABASE_NAME}*")):
+        part.rename(killed.parent / part.name)
+    assert restore(killed, backup) is None
     assert mark_of(killed) == "new"
-    assert aside is not None
-    kept = contents(killed)
-    assert (kept[aside.name], kept[f"{aside.name}-wal"]) == tuple(before.values())
 
 
 def _folder(path: Path) -> None:
@@ -523,38 +513,26 @@ def test_a_backup_that_is_terminated_leaves_no_other_file(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("damaged", [False, True])
 def test_a_restore_that_is_killed_leaves_the_old_or_the_new_database(
-    killed: Path, backup: Path, signals: Signals, tmp_path: Path, damaged: bool
+    killed: Path, backup: Path, signals: Signals, tmp_path: Path
 ) -> None:
-    if damaged:
-        (killed / DATABASE_NAME).write_bytes(b"garbage" * 1000)
     work = tmp_path / "work"
     ends, marks = [], []
     for line in range(1, 1000, STEP):
         shutil.copytree(killed, work)
         ends.append(signals.run("restore", work, backup, line))
-        try:
-            marks.append(mark_of(work))
-        except StoreDamaged:
-            assert damaged
-            marks.append("damaged")
-        else:
-            assert marks[-1] == "new" or (marks[-1] == "old" and not damaged)
-        log = work / f"{DATABASE_NAME}.before-restore-1-wal"
-        assert marks[-1] != "new" or not damaged or log.read_bytes() == (killed / f"{DATABASE_NAME}-wal").read_bytes()
+        marks.append(mark_of(work))
         restore(work, backup)
         assert mark_of(work) == "new"
         assert list(work.glob(".*")) == []
-        if not damaged:
-            asides = [mark_in(path, tmp_path / "look") for path in work.glob("*.before-restore-?")]
-            assert "old" in asides, "the replaced database is never lost"
+        asides = [mark_in(path, tmp_path / "look") for path in work.glob("*.before-restore-?")]
+        assert "old" in asides, "the replaced database is never lost"
         shutil.rmtree(work)
         if ends[-1] == 0:
             break
         assert ends[-1] == -signal.SIGKILL
     assert ends[-1] == 0
-    assert marks == sorted(marks, key=["damaged", "old", "new"].index)
+    assert marks == sorted(marks, key=["old", "new"].index)
     assert len(ends) > 60 / STEP
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from bench.worst_requests import Request, known_names, worst_requests
+from tools.bench.worst_requests import Request, known_names, worst_requests
 
 from counted_lines import MAX_LINES, Turns
 from forewarn.testing import Service

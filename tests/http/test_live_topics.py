@@ -1,4 +1,4 @@
-"""Live topics of the feed, and the metrics of the last hour."""
+"""Live topics of the feed."""
 
 from __future__ import annotations
 
@@ -87,17 +87,6 @@ def test_a_run_is_sent_with_its_steps(service: Service) -> None:
         assert (ended["status"], {step["status"] for step in ended["steps"]}) == ("passed", {"passed"})
 
 
-def test_a_sample_of_metrics_is_sent(service: Service) -> None:
-    with following(service, "metrics") as messages:
-        first = wait_for(messages, "metrics")
-        service.document()
-        take_sample(service)
-        second = wait_for(messages, "metrics")
-        assert second["time"] > first["time"]
-        assert second["polls_per_second"] > 0
-        assert (second["feed_readers"], second["connections"] > 0) == (1, True)
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     made = Receiver()
@@ -130,7 +119,7 @@ def test_a_jump_of_the_system_clock_is_sent(make_service: Callable[..., ServiceP
 def test_a_tenant_follows_the_clock_only(service: Service) -> None:
     body = {"name": "team", "role": "tenant", "group": "web-0"}
     token = service.control("POST", "/v1/tokens", body).json()["token"]
-    for topic in ("runs", "metrics", "webhooks"):
+    for topic in ("runs", "webhooks"):
         response = service.control("GET", f"/v1/feed?include=clock&include={topic}", token=token)
         assert (response.status, response.json()["type"]) == (403, "urn:forewarn:InsufficientRole")
     service.request_operation("restart", "other")
@@ -144,36 +133,4 @@ def test_a_tenant_follows_the_clock_only(service: Service) -> None:
 def test_an_unknown_topic_is_rejected(service: Service) -> None:
     response = service.control("GET", "/v1/feed?include=clocks")
     assert (response.status, response.json()["parameter"]) == (400, "include")
-    assert response.json()["allowed"] == ["clock", "runs", "metrics", "webhooks"]
-
-
-# --- Recent metrics -------------------------------------------------------------------------------
-
-
-def take_sample(service: Service) -> None:
-    running = service._running
-    running.loop.call(running.assembly.recent_metrics.sample)
-
-
-def test_the_samples_are_columns_of_the_same_length(service: Service) -> None:
-    service.document()
-    service.request_operation("restart", "web-0")
-    take_sample(service)
-    found = service.get_json("/v1/metrics/recent")
-    assert found.pop("interval_seconds") == 10
-    assert {len(column) for column in found.values()} == {2}
-    assert found["time"] == sorted(found["time"])
-    assert found["polls_per_second"][0] is None
-    assert found["polls_per_second"][1] > 0
-    assert found["commits_per_second"][1] > 0
-    assert found["commit_seconds"][1] > 0
-    assert found["active_events"] == [0, 1]
-    assert found["approvals_per_second"][1] == 0
-    assert 0 < found["cpu_share"][1] < 100
-    assert found["resident_bytes"][1] > 1_000_000
-
-
-def test_an_hour_of_samples_is_kept(service: Service) -> None:
-    for _ in range(365):
-        take_sample(service)
-    assert len(service.get_json("/v1/metrics/recent")["time"]) == 360
+    assert response.json()["allowed"] == ["clock", "runs", "webhooks"]

@@ -106,7 +106,6 @@ DELETE /v1/webhooks/{name}               . . . a .
 POST   /v1/webhooks/{name}/test          . . o a .
 GET    /v1/webhooks/{name}/failures      . v o a .
 POST   /v1/webhooks/{name}/retry         . . o a .
-GET    /v1/metrics/recent                . v o a .
 GET    /v1/history                       . v o a t
 GET    /v1/feed                          . v o a t
 """

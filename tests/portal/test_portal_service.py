@@ -65,7 +65,10 @@ def test_settings_tokens_and_webhooks(forewarn: Service, user: PortalUser, visit
     user.follow("Service")
     user.sees("7", "tr:has-text('rate_limit')")
     user.sees("ready", "dl")
-    user.sees("Polls per second")
+    forewarn.vm("web-0").poll()
+    user.page.reload()
+    user.sees("1", "dl div:has-text('Polls')")
+    user.sees("MB", "dl div:has-text('Memory')")
 
     other = visit(forewarn.control_url, eve)
     user.sees("session of eve")

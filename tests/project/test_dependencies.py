@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OWN = {
     "forewarn",
-    "bench",
-    *(path.stem for folder in ("tests", "tests/unit", "bench") for path in (ROOT / folder).iterdir()),
+    "tools",
+    *(path.stem for folder in ("tests", "tests/unit") for path in (ROOT / folder).iterdir()),
 }
 LOADED_BY_PYTEST = ROOT / "src" / "forewarn" / "pytest_plugin.py"
 OPTIONAL = PROJECT["optional-dependencies"]["postgresql"]
@@ -62,7 +62,7 @@ def test_the_pytest_plugin_imports_pytest_alone() -> None:
 
 def test_the_tests_declare_what_they_import() -> None:
     known = declared([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])
-    found = imported(*(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py"))
+    found = imported(*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools" / "bench").rglob("*.py"))
     assert {name: place for name, place in found.items() if name not in known} == {}
 
 

@@ -284,9 +284,9 @@ def test_a_marker_takes_a_fleet_as_positional_argument(forewarn: Service) -> Non
         forewarn.vm("worker").poll()
 
 
-@pytest.mark.forewarn(silence="24h")
-def test_an_old_setting_name_in_a_marker_is_an_error_with_the_new_name(request: pytest.FixtureRequest) -> None:
-    with pytest.raises(errors.UnknownSetting, match="It is now called 'inactivity_timeout'"):
+@pytest.mark.forewarn(inactivity_timeot="24h")
+def test_an_unknown_setting_in_a_marker_is_an_error_with_the_nearest_name(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(errors.UnknownSetting, match="Did you mean 'inactivity_timeout'"):
         request.getfixturevalue("forewarn")
 
 

@@ -411,24 +411,6 @@ BROKEN = {
         "step[0].expect.vm",
         "'gone' is not one of running, moved, deallocated, deleted, evicted.",
     ),
-    "the former name of a fault's key": (
-        HEAD + DO + '[[step]]\nfault = { kind = "500", for = "1m" }\n',
-        5,
-        "step[1].fault.for",
-        "It is now called 'duration'.",
-    ),
-    "the former name of a rollout's key": (
-        HEAD + '[[step]]\ndo = "rollout"\nbudget = 2\n',
-        4,
-        "step[0].budget",
-        "It is now called 'max_unavailable'.",
-    ),
-    "the former name of a key": (
-        HEAD + DO + "expect = { told = false }\n",
-        4,
-        "step[0].expect.told",
-        "It is now called 'notified'.",
-    ),
     "nothing notified, and what": (
         HEAD + DO + 'expect = { notified = false, type = "Reboot" }\n',
         4,

@@ -11,12 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from forewarn.cli import root
-from forewarn.cli.renamed_options import RENAMED_OPTIONS
 from forewarn.cli.settings import command
 from forewarn.control.settings import SettingControl
 from forewarn.core.webhooks import AllowedNetworks
 from forewarn.errors import BadConfigFile, BadSetting, BadSettings, UnknownSetting
-from forewarn.settings import RENAMED, SETTINGS, SETTLING, Setting, Value, default_name, resolve, without_password
+from forewarn.settings import SETTINGS, SETTLING, Setting, Value, default_name, resolve, without_password
 from forewarn.testing import Service
 from forewarn.testing.running_service import read_settings
 
@@ -252,114 +251,30 @@ def test_the_command_line_takes_descriptions_one_by_one() -> None:
     assert "scale-in=One, two; eviction=Three" in CliRunner().invoke(command, given).output
 
 
-# --- Former names ---------------------------------------------------------------------------------------
-
-NEW_NAMES = {
-    "silence": "inactivity_timeout",
-    "postponement": "max_postponement",
-    "head_size": "max_header_size",
-    "head_timeout": "header_timeout",
-    "unread_timeout": "send_timeout",
-    "pipelined_requests": "max_pipelined_requests",
-    "connections": "max_connections",
-    "connections_per_address": "max_connections_per_address",
-    "pending_user_operations": "max_pending_user_operations",
-    "webhook_private_targets": "webhook_private_networks",
-    "webhook_retry": "webhook_retry_delay",
-    "webhook_attempts": "webhook_max_attempts",
-}
-SETTLE_NAMES = {f"settle_{cause.replace('-', '_')}": cause for cause in SETTLING}
+# --- Unknown names --------------------------------------------------------------------------------------
 
 
-def option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def test_every_old_name_is_known() -> None:
-    assert RENAMED.keys() == NEW_NAMES.keys() | SETTLE_NAMES.keys()
-    assert not RENAMED.keys() & SETTINGS.keys()
-
-
-@pytest.mark.parametrize(
-    ("old", "in_file", "variable", "new_option", "argument"),
-    [
-        *((old, new, f"FOREWARN_{new.upper()}", option(new), new) for old, new in NEW_NAMES.items()),
-        *(
-            (
-                old,
-                f"settle.{cause}",
-                f"FOREWARN_SETTLE={cause}=DURATION",
-                f"--settle {cause}=DURATION",
-                f'settle={{"{cause}": ...}}',
-            )
-            for old, cause in SETTLE_NAMES.items()
-        ),
-    ],
-)
-def test_an_old_name_is_an_error_with_the_new_name(
-    tmp_path: Path, old: str, in_file: str, variable: str, new_option: str, argument: str
-) -> None:
+def test_an_unknown_setting_is_an_error_with_the_nearest_name(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
-    file.write_text(f'{old} = "3m"\n')
+    file.write_text('inactivity_timeot = "3m"\n')
     with pytest.raises(UnknownSetting) as caught:
         resolve({}, {}, str(file))
-    assert str(caught.value) == f"Unknown setting '{old}' (in {file}). It is now called '{in_file}'."
-
-    old_variable = f"FOREWARN_{old.upper()}"
-    with pytest.raises(UnknownSetting) as caught:
-        resolve({}, {old_variable: "3m"})
-    assert str(caught.value) == f"Unknown setting '{old_variable}' (in the environment). It is now called '{variable}'."
-    assert resolve({}, {old.upper(): "3m"}) == resolve({}, {}), "a variable of another program"
-
-    arguments: dict[str, Any] = {old: "3m"}
+    expected = "Unknown setting 'inactivity_timeot' (in {}). Did you mean 'inactivity_timeout'?"
+    assert str(caught.value) == expected.format(file)
+    arguments: dict[str, Any] = {"inactivity_timeot": "3m"}
     with pytest.raises(UnknownSetting) as caught:
         Service(**arguments)
-    assert str(caught.value) == f"Unknown setting '{old}' (in Service(...)). It is now called '{argument}'."
-
-    for words in (["up", option(old), "3m"], ["settings", f"{option(old)}=3m"]):
+    assert str(caught.value) == expected.format("Service(...)")
+    for words in (["up", "--inactivity-timeot", "3m"], ["settings", "--inactivity-timeot=3m"]):
         result = CliRunner().invoke(root, words)
         assert result.exit_code == 2
-        assert result.output.endswith(f"Error: No such option '{option(old)}'. It is now called '{new_option}'.\n")
+        assert "No such option '--inactivity-timeot'. Did you mean '--inactivity-timeout'?" in result.output
 
 
-def test_the_current_form_of_a_settle_time_is_valid_in_a_file(tmp_path: Path) -> None:
+def test_a_settle_time_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
-    file.write_text("\n".join(f'{RENAMED[old].in_file} = "3m"' for old in SETTLE_NAMES))
+    file.write_text("\n".join(f'settle.{cause} = "3m"' for cause in SETTLING))
     assert resolve({}, {}, str(file))["settle"].value == dict.fromkeys(SETTLING, 3 * MINUTE)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "old", "new"),
-    [
-        (("host", "update", "rack-1-a"), "--postpone-until", "--postpone-deadline"),
-        (("rollout", "start"), "--postpone-until", "--postpone-deadline"),
-        (("host", "degrade", "rack-1-a"), "--in", "--notice"),
-        (("rollout", "start"), "--budget", "--max-unavailable"),
-        (("rollout", "start"), "--health-time", "--health-timeout"),
-        (("operation", "failed", "4caea225"), "--why", "--reason"),
-        (("webhook", "retry", "pager"), "--row", "--sequence"),
-        (("clock", "advance", "15m"), "--limit", "--timeout"),
-        (("fault", "add", "500"), "--on", "--method"),
-        (("fault", "add", "500"), "--for", "--duration"),
-    ],
-)
-def test_an_old_option_of_a_command_is_an_error_with_the_new_name(
-    arguments: tuple[str, ...], old: str, new: str
-) -> None:
-    result = CliRunner().invoke(root, [*arguments, old, "3"])
-    assert result.exit_code == 2
-    assert result.output.endswith(f"Error: No such option '{old}'. It is now called '{new}'.\n")
-
-
-def test_a_former_option_is_not_confused_with_the_option_of_another_command() -> None:
-    result = CliRunner().invoke(root, ["group", "list", "--limit", "3"])
-    assert result.exit_code == 2
-    assert "It is now called" not in result.output
-
-
-def test_the_old_options_of_verify_are_known() -> None:
-    names = {"--other": "--same-group", "--outside": "--other-group", "--patience": "--max-wait"}
-    assert names.items() <= RENAMED_OPTIONS.items()
 
 
 @pytest.mark.parametrize(

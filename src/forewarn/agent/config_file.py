@@ -205,8 +205,6 @@ def _lead(entry: TomlTable, key: str, at_once: str) -> timedelta | None:
 
 
 def _peers(entry: TomlTable, folder: Path) -> PeersSettings:
-    if "silence" in entry:
-        entry.report("Is now called timeout. Rename the key.", "silence")
     entry.reject_unknown(_PEERS_KEYS)
     entry.required_text("listen", 'Write listen = "0.0.0.0:9170", the address for requests from peers.')
     entry.required_text(

@@ -111,9 +111,11 @@ class Nouns(click.Group):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            from forewarn.cli.renamed_options import name_current_option
-
-            raise name_current_option(error) from None
+            parameters = error.ctx.command.params if error.ctx else []
+            options = [name for parameter in parameters for name in parameter.opts if name.startswith("--")]
+            hint = nearest(error.option_name, options)
+            message = f"No such option {error.option_name!r}.{hint}"
+            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
         except click.UsageError as error:
             group = error.ctx.command if error.ctx else None
             if isinstance(group, click.Group) and (unknown := _UNKNOWN_COMMAND.match(error.message)):

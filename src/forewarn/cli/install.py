@@ -10,7 +10,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -19,16 +18,14 @@ from forewarn.errors import BadOption, NotPermitted
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.settings import SECTIONS, Setting, resolve
 from forewarn.system.files import write_atomically
-from forewarn.system.service_files import REGISTRY_VARIABLE, SYSTEM_REGISTRY, TOKEN_FILE
+from forewarn.system.service_files import SYSTEM_REGISTRY, TOKEN_FILE
 from forewarn.system.systemd_unit import (
-    STATE_PARENT,
     UNIT_FOLDER,
-    existing_folder,
+    fill_in,
     find_user,
     make_folder,
     own_program,
-    render_unit,
-    start_hint,
+    read_unit,
     write_unit,
 )
 from forewarn.system.user_folders import MEMORY
@@ -36,80 +33,7 @@ from forewarn.system.user_folders import MEMORY
 UNIT_NAME = "forewarn.service"
 USER = "forewarn"
 CONFIG_FILE = "/etc/forewarn/forewarn.toml"
-STATE_NAME = "forewarn"
-DATA_FOLDER = f"{STATE_PARENT}/{STATE_NAME}"
-
-
-# --- The unit -------------------------------------------------------------------------------------
-
-
-class ServiceUnit(NamedTuple):
-    """The variable parts of the unit file."""
-
-    command: tuple[str, ...]
-    """The program and its options, with absolute paths."""
-    user: str
-    data: str
-    """The data folder."""
-    files: tuple[str, ...] = ()
-    """Other files that the service reads."""
-
-
-_UNIT = """\
-[Unit]
-Description=Forewarn: notifies VMs before maintenance
-Wants=network-online.target
-After=network-online.target
-"""
-
-_FOLDERS = f"""\
-# {SYSTEM_REGISTRY} has the file by which commands of this user find the service.
-RuntimeDirectory={SYSTEM_REGISTRY.name}
-RuntimeDirectoryMode=0700
-Environment={REGISTRY_VARIABLE}={SYSTEM_REGISTRY}
-ConfigurationDirectory=forewarn
-"""
-
-_STATE = f"""\
-# The database and the admin token. Only the service can read them. They stay when the unit is removed.
-StateDirectory={STATE_NAME}
-StateDirectoryMode=0700
-"""
-
-_SERVICE = """\
-# The service notifies systemd when it has started, and every 20 seconds while its event loop runs.
-Type=notify
-WatchdogSec=60
-Restart=always
-RestartSec=5
-# The start can include a migration of a large database.
-TimeoutStartSec=10min
-# The service finishes open requests first.
-TimeoutStopSec=60
-# Stop only the service. A program of the fabric continues its work, and the next start waits for it.
-KillMode=process
-# When memory runs out, other processes are killed first. If a program of the fabric is killed, the service keeps
-# running.
-OOMScoreAdjust=-250
-OOMPolicy=continue
-# To listen on port 80.
-AmbientCapabilities=CAP_NET_BIND_SERVICE
-CapabilityBoundingSet=CAP_NET_BIND_SERVICE
-UMask=0077
-# Only the folders of the service are writable. Allow others for programs of the fabric in a drop-in:
-# ReadWritePaths=/var/lib/host-work
-ProtectSystem=strict
-PrivateTmp=yes
-"""
-
-
-def service_unit(unit: ServiceUnit) -> str:
-    """Return the content of the unit file, with comments that give the reason for each setting."""
-    state = _STATE
-    if unit.data not in (DATA_FOLDER, MEMORY):
-        state = f"# The database and the admin token. The folder must exist.\n{existing_folder(unit.data)}"
-    settings = state + _FOLDERS + _SERVICE
-    return render_unit(_UNIT, unit.command, unit.user, settings, paths=(unit.data, *unit.files))
+DATA_FOLDER = "/var/lib/forewarn"
 
 
 # --- The config file ------------------------------------------------------------------------------
@@ -174,37 +98,33 @@ def command(config: str, user: str, unit_dir: str, prints: bool, force: bool) ->
       sudo forewarn install
     """
     file = Path(config).absolute()
-    unit = _unit_for(file, user)
-    text = service_unit(unit)
+    command, data = _command_and_data(file)
+    text = fill_in(read_unit(UNIT_NAME), command, user, "" if data in (DATA_FOLDER, MEMORY) else data)
     if prints:
         click.echo(text, nl=False)
         return
     owner = _user_ids(user)
-    _check_program(unit.command[: unit.command.index("up")], user, owner)
+    _check_program(command[: command.index("up")], user, owner)
     if not file.exists():
         _write_config(file)
         click.echo(f"Wrote {file}.")
-    if unit.data not in (DATA_FOLDER, MEMORY):
-        make_folder(Path(unit.data), owner, "data in the config file")
-    click.echo(write_unit(Path(unit_dir) / UNIT_NAME, text, force=force))
-    click.echo(start_hint("the service", UNIT_NAME) + _token_hint(unit), nl=False)
+    if data not in (DATA_FOLDER, MEMORY):
+        make_folder(Path(data), owner, "data in the config file")
+    click.echo(write_unit(Path(unit_dir) / UNIT_NAME, text, force=force) + _token_hint(user, data), nl=False)
 
 
-def _unit_for(config: Path, user: str) -> ServiceUnit:
-    """Return the unit for a config file. Raises an error if the service would not start with it."""
+def _command_and_data(config: Path) -> tuple[list[str], str]:
+    """Return the command of the unit and the data folder. Raises an error if the service would not start with it."""
     command = [*_own_command(), "up", f"--config={config}"]
     if not config.exists():
-        return ServiceUnit(tuple(command), user, DATA_FOLDER)
+        return command, DATA_FOLDER
     # The variables of this environment do not exist when systemd starts the unit.
     values = resolve({}, {}, str(config))
-    data = str(values["data"].value)
-    if values["data"].origin == "default":
-        data = DATA_FOLDER
-        command.append(f"--data={data}")
     if fleet := values["fleet"].value:
         parse_fleet(read_fleet_file(fleet), fleet)
-    files = tuple(values[name].value for name in ("fleet", "tls_certificate", "tls_key") if values[name].value)
-    return ServiceUnit(tuple(command), user, data, files)
+    if values["data"].origin == "default":
+        return [*command, f"--data={DATA_FOLDER}"], DATA_FOLDER
+    return command, str(values["data"].value)
 
 
 def _own_command() -> list[str]:
@@ -232,7 +152,7 @@ def _user_ids(name: str) -> tuple[int, int]:
     return found
 
 
-def _check_program(words: tuple[str, ...], user: str, owner: tuple[int, int]) -> None:
+def _check_program(words: list[str], user: str, owner: tuple[int, int]) -> None:
     """Run the program as the user: it may be in a folder that only root can read."""
     if os.geteuid() != 0:
         return
@@ -256,11 +176,11 @@ def _write_config(file: Path) -> None:
         raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--config") from error
 
 
-def _token_hint(unit: ServiceUnit) -> str:
+def _token_hint(user: str, data: str) -> str:
     program = shlex.join(_own_command())
-    where = "a file in " + str(SYSTEM_REGISTRY) if unit.data == MEMORY else f"{unit.data}/{TOKEN_FILE}"
+    where = f"a file in {SYSTEM_REGISTRY}" if data == MEMORY else f"{data}/{TOKEN_FILE}"
     return (
-        f"The first start writes an admin token to {where}. Commands of the user {unit.user} use it:\n"
-        f"  sudo -u {unit.user} {program} vm list\n"
-        f"  sudo -u {unit.user} {program} token create NAME --role operator\n"
+        f"The first start writes an admin token to {where}. Commands of the user {user} use it:\n"
+        f"  sudo -u {user} {program} vm list\n"
+        f"  sudo -u {user} {program} token create NAME --role operator\n"
     )

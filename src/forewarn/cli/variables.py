@@ -32,11 +32,10 @@ def warn_of_unknown_variables() -> None:
     unknown = [name for name in names if name not in OTHER_VARIABLES and not _is_of_other_program(name)]
     if not unknown:
         return
-    from forewarn.settings import RENAMED, SETTINGS  # slow to import, and seldom needed
+    from forewarn.settings import SETTINGS  # slow to import, and seldom needed
 
     settings = [name.upper() for name in SETTINGS]
-    former = [name.upper() for name in RENAMED]
-    for name in sorted(set(unknown).difference(settings, former)):
+    for name in sorted(set(unknown).difference(settings)):
         hint = _hint(name, sorted({*settings, *OTHER_VARIABLES}))
         click.echo(f"forewarn: the variable {PREFIX}{name} has no effect.{hint}", err=True)
 

@@ -35,11 +35,10 @@ from forewarn.control import (
 )
 from forewarn.control.auth import Authenticator, HostNames, KnownTokens, WrongTokens
 from forewarn.control.leader_requests import LeaderRequests
-from forewarn.control.live_topics import METRICS, LiveStates
+from forewarn.control.live_topics import LiveStates
 from forewarn.control.metrics import count, gauge
 from forewarn.control.openapi import describe
 from forewarn.control.problems import HANDLERS
-from forewarn.control.recent_metrics import RecentMetrics, Totals
 from forewarn.control.request_log import RequestLog
 from forewarn.control.routing import Route, starlette_routes
 from forewarn.control.security_headers import SecurityHeaders
@@ -50,7 +49,7 @@ from forewarn.delivery.feed import Feed
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.routing import Route as StarletteRoute
@@ -103,9 +102,7 @@ class Control:
         self.slices = Slices()
         self._describing = asyncio.Lock()
         self._description: bytes | None = None
-        self._connections: Callable[[], int] = lambda: 0
-        self.recent_metrics = RecentMetrics(self._totals, lambda: self.feed.topics.changed(METRICS))
-        self.live_states = LiveStates(engine, self.feed.topics, webhooks, self.recent_metrics)
+        self.live_states = LiveStates(engine, self.feed.topics, webhooks)
         self.wrong_tokens = WrongTokens()
         self.tokens = KnownTokens(engine)
         self.cookie = cookie or SessionCookie()
@@ -114,15 +111,12 @@ class Control:
         self._facts = service_facts or ServiceFacts("forewarn", "simulated", False, self._versions)
         metrics.add(self._own_metrics)
 
-    def start(self, connections: Callable[[], int]) -> None:
-        """Start to take samples of metrics, and to publish live topics. `connections` returns the open connections."""
-        self._connections = connections
+    def start(self) -> None:
+        """Start to publish live topics."""
         self.live_states.start(self._scenario_runs)
-        self.recent_metrics.start()
 
     def stop(self) -> None:
         """End the feeds, the delayed responses, and the work that takes long."""
-        self.recent_metrics.stop()
         self.feed.stop()
         self.slices.stop()
         self.wrong_tokens.stop()
@@ -133,20 +127,6 @@ class Control:
             gauge("forewarn_feed_readers", "Clients that are connected to the feed.", [], {(): len(self.feed.readers)}),
             count("forewarn_wrong_tokens_total", "Requests to the control API with a wrong token.", [], wrong),
         ]
-
-    def _totals(self) -> Totals:
-        engine, commits = self._engine, self._engine.measurements.commits
-        known = engine.draft().webhooks().values()
-        return Totals(
-            polls=sum(self._metadata.counters.polls().values()),
-            approvals=self._metrics.approvals,
-            commits=sum(commits.counts),
-            commit_seconds=commits.sum,
-            active_events=engine.event_count,
-            feed_readers=len(self.feed.readers),
-            connections=self._connections(),
-            webhook_backlog=sum(self._webhooks.stats(webhook).pending for webhook in known),
-        )
 
     @cached_property
     def routes(self) -> list[Route]:
@@ -173,7 +153,6 @@ class Control:
             *webhooks.WebhookControl(self._engine, self._webhooks, self.slices).routes(),
             *faults.FaultControl(self._engine, self._faults).routes(),
             *scenarios.ScenarioControl(self._engine, self._scenario_runs, self.slices).routes(),
-            *self.recent_metrics.routes(),
             *history.HistoryControl(self._engine, self.slices).routes(),
             *feed.FeedControl(self._engine, self.feed).routes(),
         ]

@@ -29,20 +29,6 @@ INTERRUPTION_FORMAT = f"{DURATION_FORMAT}; or {UNKNOWN}"
 TIME_FORMAT = "a time like 2026-11-20T02:00:00Z, or a duration from now, like 2h"
 
 
-RENAMED_MEMBERS = {
-    "postpone_until": "postpone_deadline",
-    "budget": "max_unavailable",
-    "health_time": "health_timeout",
-    "why": "reason",
-    "limit": "timeout",
-    "on": "method",
-    "for": "duration",
-    "row": "sequence",
-    "in": "notice",
-}
-"""Members of request bodies that were renamed after release 0.1: old and new name."""
-
-
 FILE_MEMBER = "text"
 """The member that has the content of a file. Other strings may be printed, so they have no control characters. The
 message does not repeat the value, which can be a secret."""
@@ -126,9 +112,7 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
         known = list(properties_of(kind))
-        new = RENAMED_MEMBERS.get(unknown[1])
-        hint = f" It is now called {shown(new)}." if new in known else nearest(unknown[1], known)
-        problem = f"is not a known member.{hint}"
+        problem = f"is not a known member.{nearest(unknown[1], known)}"
         return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]

@@ -1,4 +1,4 @@
-"""The live topics of the feed: the clock, runs of scenarios, metrics, and the state of webhooks."""
+"""The live topics of the feed: the clock, runs of scenarios, and the state of webhooks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from forewarn.control.clock import ClockShape
-    from forewarn.control.recent_metrics import MetricsSampleShape, RecentMetrics
     from forewarn.core.state import Changes
     from forewarn.delivery.live_topics import LiveTopics
     from forewarn.delivery.webhooks import Dispatcher
     from forewarn.engine.engine import Engine
     from forewarn.scenarios.runs import ScenarioRuns
 
-CLOCK, RUNS, METRICS, WEBHOOKS = TOPICS = ("clock", "runs", "metrics", "webhooks")
+CLOCK, RUNS, WEBHOOKS = TOPICS = ("clock", "runs", "webhooks")
 TENANT_CLOCK = "tenant-clock"
 """The clock without what is due next, which may concern other groups."""
 QUICK_SECONDS = 0.1
@@ -41,11 +40,10 @@ class WebhookStateShape(Shape):
 class LiveStates:
     """Reads the states of the topics, and reports their changes."""
 
-    def __init__(self, engine: Engine, topics: LiveTopics, webhooks: Dispatcher, metrics: RecentMetrics) -> None:
+    def __init__(self, engine: Engine, topics: LiveTopics, webhooks: Dispatcher) -> None:
         self._engine = engine
         self._topics = topics
         self._webhooks = webhooks
-        self._metrics = metrics
 
     def start(self, runs: ScenarioRuns) -> None:
         """Report changes from now on."""
@@ -65,7 +63,6 @@ class LiveStates:
             TENANT_CLOCK, LiveTopic("clock", lambda: only, lambda _: self._clock(tenant=True), QUICK_SECONDS)
         )
         self._topics.add(RUNS, LiveTopic("run", running, run, QUICK_SECONDS))
-        self._topics.add(METRICS, LiveTopic("metrics", lambda: only, lambda _: self._sample(), QUICK_SECONDS))
         self._topics.add(
             WEBHOOKS,
             LiveTopic("webhook", lambda: self._engine.draft().webhooks(), self._webhook, WEBHOOK_SECONDS),
@@ -87,9 +84,6 @@ class LiveStates:
 
     def _clock(self, *, tenant: bool = False) -> ClockShape:
         return clock_shape(self._engine, tenant=tenant)
-
-    def _sample(self) -> MetricsSampleShape | None:
-        return self._metrics.newest
 
     def _webhook(self, name: str) -> WebhookStateShape | None:
         webhook = self._engine.draft().webhook(name)

@@ -6,7 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from forewarn import __version__
+from forewarn.clock import cpu_seconds
 from forewarn.engine.measurements import Histogram
+from forewarn.system.memory import resident_bytes
 from forewarn.wire.metrics_text import Labels, Metric, Sample, histogram_samples, write_metrics
 
 if TYPE_CHECKING:
@@ -35,11 +37,6 @@ class Metrics:
         self._notice: dict[str, Histogram] = {}
         self._sources: list[Callable[[], Iterable[Metric]]] = []
         engine.subscribe_to_commits(self._on_commit)
-
-    @property
-    def approvals(self) -> int:
-        """Number of approved events since the start of the service."""
-        return self._approvals.total()
 
     def add(self, source: Callable[[], Iterable[Metric]]) -> None:
         """Add a source of further metrics."""
@@ -104,6 +101,9 @@ class Metrics:
         yield gauge("forewarn_clock_held", help_text, [], {(): int(hold.jump is not None)})
         help_text = "Number of jumps of the system clock by more than a minute."
         yield count("forewarn_clock_jumps_total", help_text, [], {(): hold.jumps})
+        yield count("process_cpu_seconds_total", "CPU time of the process, in seconds.", [], {(): cpu_seconds()})
+        help_text = "Memory of the process that is in RAM, in bytes."
+        yield gauge("process_resident_memory_bytes", help_text, [], {(): resident_bytes()})
         for source in self._sources:
             yield from source()
 
@@ -165,12 +165,12 @@ def fault_metrics(faults: Faults) -> Iterable[Metric]:
     yield gauge("forewarn_active_faults", "Number of faults that have not expired.", [], {(): len(faults.list())})
 
 
-def count(name: str, help_text: str, labels: list[str], values: Mapping[Any, int]) -> Metric:
+def count(name: str, help_text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
     """Return a counter, with a value for each tuple of label values."""
     return Metric(name, "counter", help_text, _samples(labels, values))
 
 
-def gauge(name: str, help_text: str, labels: list[str], values: Mapping[Any, int]) -> Metric:
+def gauge(name: str, help_text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
     return Metric(name, "gauge", help_text, _samples(labels, values))
 
 
@@ -181,7 +181,7 @@ def histogram(name: str, help_text: str, labels: list[str], values: Mapping[Any,
     return Metric(name, "histogram", help_text, samples)
 
 
-def _samples(labels: list[str], values: Mapping[Any, int]) -> list[Sample]:
+def _samples(labels: list[str], values: Mapping[Any, float]) -> list[Sample]:
     return [Sample(_labels(labels, key), number) for key, number in sorted(values.items())]
 
 

@@ -77,29 +77,11 @@ ROLLOUT_END_KINDS = {
     RolloutStatus.CANCELLED: "rollout-cancelled",
 }
 
-_RENAMED_KINDS = {
-    "not-told": "not-notified",
-    "carried-out": "executed",
-    "said-to-be-done": "marked-done",
-    "wave-announced": "wave-scheduled",
-    "rollout-done": "rollout-completed",
-    "host-in-use": "host-in-service",
-    "fault-over": "fault-expired",
-}
-"""Kinds of release 0.1 that have another name now. Only error messages use them."""
-
 
 def check_kind(kind: str) -> str:
-    """Return what is wrong with a kind in a filter, or an empty text.
-
-    Release 0.1 wrote kinds with hyphens in the feed, and with blanks in webhook filters.
-    """
+    """Return what is wrong with a kind in a filter, or an empty text."""
     if kind in HISTORY_KINDS:
         return ""
-    hyphenated = kind.replace(" ", "-")
-    current = _RENAMED_KINDS.get(hyphenated, hyphenated)
-    if current in HISTORY_KINDS:
-        return f"{shown(kind)} is now called {shown(current)}."
     hint = nearest(kind, HISTORY_KINDS)
     return f"{shown(kind)} is not a kind of history entry.{hint} Kinds: {', '.join(HISTORY_KINDS)}."
 

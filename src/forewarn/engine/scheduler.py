@@ -114,7 +114,7 @@ class Scheduler:
             return
         if isinstance(self._clock, SystemClock) and facts.get("system_clock") and "alive_at" in facts:
             self._clock.resume(StoredClock.parse(facts["system_clock"]), from_text(facts["alive_at"]))
-        if latest > self._clock.now() + MAX_STEP:  # data of a virtual clock, or of release 0.1
+        if latest > self._clock.now() + MAX_STEP:  # data of a virtual clock
             _log.warning(
                 "system_clock_behind",
                 "The system clock is behind the last stored time.",

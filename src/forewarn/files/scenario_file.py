@@ -56,7 +56,6 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     """Parse a scenario. `source` is the name of the file in error messages."""
     file = TomlFile(text, source, BadScenario)
     file_table = TomlTable(file, "", None, file.load())
-    _reject_renamed(file_table, {"about": "description"})
     file_table.reject_unknown(FILE_KEYS)
     rows = file_table.rows("step", "Must be written [[step]] with double brackets, once for each step.")
     if not rows:
@@ -120,7 +119,6 @@ def _choice(entry: TomlTable, key: str, allowed: Iterable[str]) -> str | None:
 
 
 def _read_step(entry: TomlTable, vms: int) -> ScenarioStep:
-    _reject_renamed(entry, {"budget": "max_unavailable"})
     entry.reject_unknown(STEP_KEYS)
     kinds = [key for key in KINDS_OF_STEP if key in entry]
     if len(kinds) > 1:
@@ -208,7 +206,6 @@ def _read_places(entry: TomlTable, vms: int) -> tuple[int, ...]:
 
 
 def _read_fault(entry: TomlTable) -> FaultSpec | None:
-    _reject_renamed(entry, {"on": "method", "for": "duration"})
     entry.reject_unknown(FAULT_KEYS)
     kind = entry.required_text("kind", f"Write one of {', '.join(faults.FAULTS)}.")
     order = FaultSpec(
@@ -232,17 +229,7 @@ def _read_fault(entry: TomlTable) -> FaultSpec | None:
     return None
 
 
-def _reject_renamed(entry: TomlTable, renamed: dict[str, str]) -> None:
-    """Name the current key in place of a key of release 0.1."""
-    for old, new in renamed.items():
-        if old in entry:
-            entry.report(f"It is now called {shown(new)}.", old)
-            if new not in entry:
-                entry.distrust(new)
-
-
 def _read_expectation(entry: TomlTable) -> Expectation:
-    _reject_renamed(entry, {"told": "notified"})
     entry.reject_unknown(EXPECT_KEYS)
     duration = entry.integer("duration", _NO_DURATION, -1, _MAX_DURATION)
     after = _choice(entry, "vm", ExpectedVMState)

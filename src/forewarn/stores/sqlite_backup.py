@@ -12,6 +12,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -218,7 +219,7 @@ class PreparedRestore:
 
         `now` is the time of the service, for history.
         """
-        replaced = _used_numbers(self._database)
+        replaced = _used_numbers(self._database, self._file)
         self._store.commit(restore(self.state, now, replaced, cancel_pending=cancel_pending))
         self._store.close()
         try:
@@ -227,7 +228,7 @@ class PreparedRestore:
             return _replace(self._database, self._new)
         except OSError as error:
             raise RestoreFailed(path=self._file, problem=error.strerror or str(error)) from error
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             problem = f"the current database cannot be replaced ({error}; a backup may be reading it)"
             raise RestoreFailed(path=self._file, problem=problem) from error
 
@@ -277,17 +278,20 @@ def _check_backup_file(file: Path, database: Path) -> None:
         raise BadBackup(path=file, problem=error.strerror or str(error)) from error
 
 
-def _used_numbers(database: Path) -> UsedNumbers:
-    """Return the numbers of the database that is replaced. A damaged or missing one has none."""
-    if _is_empty(database):
+def _used_numbers(database: Path, file: Path) -> UsedNumbers:
+    """Return the numbers of the database that is replaced. A missing one has none."""
+    if not database.exists():
         return UsedNumbers(0, {})
     try:
+        if _is_empty(database):
+            raise _Unusable("the file is empty")
         with closing(_open_read_only(database)) as source:
             incarnations = dict(source.execute("SELECT scope, incarnation FROM delivery"))
             (enabling,) = source.execute(read_statements()["highest_enabling"]).fetchone()
             return UsedNumbers(_newest(source), incarnations, enabling)
-    except sqlite3.Error:
-        return UsedNumbers(0, {})
+    except (sqlite3.Error, _Unusable) as error:
+        problem = f"the current database {database} is damaged ({error}). Move {database.name}* to another folder first"
+        raise RestoreFailed(path=file, problem=problem) from error
 
 
 def _replace(database: Path, new: Path) -> Path | None:
@@ -296,17 +300,16 @@ def _replace(database: Path, new: Path) -> Path | None:
     SQLite would apply the log of the old database to the new one. So the log is folded into the old database first,
     and no other program can open that until the new one is in place.
     """
-    held = _fold_log_and_hold(database)
+    held, aside = None, None
     try:
-        aside = None
-        for suffix in ("", "-wal", "-journal"):  # a database that can be read has only the first
-            part = database.with_name(f"{database.name}{suffix}")
-            if part.exists():
-                aside = aside or _name_for_replaced(database)
-                os.link(part, aside.with_name(f"{aside.name}{suffix}"))
-        sync_folder(database.parent)
-        # The last one has the sequence of the replaced database.
-        for suffix in ("-wal", "-journal", "-shm", "-sequence"):
+        if database.exists():
+            held = _connect(database)
+            held.execute("PRAGMA journal_mode = DELETE")
+            held.execute("BEGIN EXCLUSIVE")
+            aside = _name_for_replaced(database)
+            os.link(database, aside)
+            sync_folder(database.parent)
+        for suffix in ("-wal", "-shm", "-sequence"):  # of the replaced database, or left over
             database.with_name(f"{database.name}{suffix}").unlink(missing_ok=True)
         move_into_place(new, database)
     finally:
@@ -315,36 +318,15 @@ def _replace(database: Path, new: Path) -> Path | None:
     return aside
 
 
-def _fold_log_and_hold(database: Path) -> sqlite3.Connection | None:
-    """Fold the log into the database, and lock it. None: there is no database, or it is too damaged to do so."""
-    if _is_empty(database):
-        return None
-    held = _connect(database)
-    try:
-        held.execute("PRAGMA journal_mode = DELETE")
-        held.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        held.close()
-        raise
-    except sqlite3.DatabaseError:
-        held.close()
-        return None
-    return held
-
-
 def _name_for_replaced(database: Path) -> Path:
     """Return the first free name. A second name of the database itself is left over from a killed restore."""
-    number = 1
-    while True:
+    for number in count(1):
         aside = database.with_name(f"{database.name}.before-restore-{number}")
-        parts = [aside.with_name(f"{aside.name}{suffix}") for suffix in ("", "-wal", "-journal")]
-        if not any(part.exists() for part in parts):
-            return aside
         if _is_same_file(aside, database):
-            for part in parts:
-                part.unlink(missing_ok=True)
-            return aside
-        number += 1
+            aside.unlink()
+        if not aside.exists():
+            break
+    return aside
 
 
 # --- Both -----------------------------------------------------------------------------------------

@@ -13,10 +13,9 @@ import sqlite3
 import stat
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from forewarn.core.durations import from_text
 from forewarn.core.history import SKIPPED_NUMBERS, changes_lost
@@ -34,12 +33,9 @@ from forewarn.errors import (
 )
 from forewarn.stores import sql
 from forewarn.stores.rows import HISTORY
-from forewarn.stores.sqlite_log import Damage, SequenceFile, find_damage, log_path, log_state, set_aside
+from forewarn.stores.sqlite_log import SequenceFile, keep_log, log_path
 from forewarn.system.files import kind_of, move_into_place
 from forewarn.system.logs import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MEMORY = ":memory:"
 DATABASE_NAME = "forewarn.db"
@@ -224,15 +220,12 @@ def _open(path: Path, lock: DataLock) -> OpenDatabase:
     if path.stat().st_size == 0:
         raise StoreDamaged(path=path, problem="the file is empty")
     try:
-        before = log_state(path)
         shared = _read_log(path)
-        lost = None
-        if shared:
-            lost = _find_lost_commits(path, find_damage(path, before, log_state(path)), partial(_check_file, path))
+        lost = _find_lost_commits(path, _check_file(path)) if shared else None
         database = connect_writer(path, shared=shared)
         try:
             if not shared:
-                lost = _find_lost_commits(path, None, partial(_check, database, path))
+                lost = _find_lost_commits(path, _check(database, path))
             _prepare(database, path, lost)
         except BaseException:
             database.close()
@@ -285,29 +278,15 @@ class LostCommits(NamedTuple):
     newest: int
     """Sequence of the newest history row that is left."""
     expected: int
-    """Sequence of the newest history row that was committed, if known."""
-    aside: Path | None
-    """The damaged log."""
+    """Sequence of the newest history row that was committed."""
+    log: Path | None
+    """The copy of the damaged log."""
 
 
-def _find_lost_commits(path: Path, damage: Damage | None, check: Callable[[], int]) -> LostCommits | None:
-    """Check the database, and set a damaged log aside. Returns what is missing.
-
-    `check` returns the newest history sequence.
-    """
-    aside = None
-    if damage is not None and not damage.log_needed:  # the database file alone is newer than with the rest of the log
-        aside = set_aside(path, keep=False)
-    sequence, expected = check(), SequenceFile(path).read()
-    if expected > sequence or (damage is not None and damage.lost):
-        return LostCommits(sequence, max(expected, sequence), aside or set_aside(path, keep=True))
-    if damage is not None:
-        _log.warning(
-            "log_damaged",
-            "The write-ahead log was damaged. Nothing is lost, because the database file has all its changes.",
-            damaged_log=str(aside),
-        )
-    return None
+def _find_lost_commits(path: Path, sequence: int) -> LostCommits | None:
+    """Compare the newest history row with the last one that was committed. Returns what is missing."""
+    expected = SequenceFile(path).read()
+    return LostCommits(sequence, expected, keep_log(path)) if expected > sequence else None
 
 
 def _check(database: sqlite3.Connection, path: Path) -> int:
@@ -346,7 +325,7 @@ def _record_loss(database: sqlite3.Connection, lost: LostCommits) -> None:
         "The write-ahead log was damaged. Its last changes are lost. The damaged log is kept.",
         lost_history_rows=rows,
         last_history_row=lost.newest,
-        damaged_log=str(lost.aside or ""),
+        damaged_log=str(lost.log or ""),
     )
     found = database.execute("SELECT time FROM history WHERE sequence = ?", (lost.newest,)).fetchone()
     time = from_text(found[0]) if found else datetime(1970, 1, 1, tzinfo=UTC)

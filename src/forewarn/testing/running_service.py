@@ -197,7 +197,7 @@ def read_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Read the settings as `forewarn up` reads its options. The configuration of this machine is ignored."""
     for name in settings:
         if name not in SETTINGS:
-            raise unknown_setting(name, "Service(...)", "argument")
+            raise unknown_setting(name, "Service(...)")
     options = {**DEFAULTS, **{name: _text(SETTINGS[name], value) for name, value in settings.items()}}
     return {name: value.value for name, value in resolve(options, {}, os.devnull).items()}
 

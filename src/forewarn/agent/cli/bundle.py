@@ -148,7 +148,7 @@ def make_bundle() -> bytes:
 
 
 def agent_files() -> dict[str, bytes]:
-    """Return every file of the agent, by its path: its modules, and a TOML reader for Python 3.10, which has none.
+    """Return every file of the agent, by its path: its modules, its systemd unit, and a TOML reader for Python 3.10.
 
     The bundle and the package `forewarn-agent` consist of these files.
     """
@@ -156,7 +156,10 @@ def agent_files() -> dict[str, bytes]:
 
     import forewarn
 
-    files = closure(Path(forewarn.__file__ or "").parent, "agent")
+    root = Path(forewarn.__file__ or "").parent
+    files = closure(root, "agent")
+    for path in sorted((root / "system" / "units").glob("forewarn-agent*")):
+        files[f"{PACKAGE}/system/units/{path.name}"] = path
     # The TOML reader of the standard library is pure Python, and also runs on Python 3.10.
     for path in sorted(Path(tomllib.__file__).parent.glob("*.py")):
         files[f"{PACKAGE}/vendored/tomllib/{path.name}"] = path

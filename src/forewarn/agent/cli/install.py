@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from forewarn.agent.cli.options import (
     AgentParser,
@@ -18,12 +18,11 @@ from forewarn.agent.cli.options import (
 from forewarn.errors import BadOption
 from forewarn.system.systemd_unit import (
     UNIT_FOLDER,
-    existing_folder,
+    fill_in,
     find_user,
     make_folder,
     own_program,
-    render_unit,
-    start_hint,
+    read_unit,
     write_unit,
 )
 
@@ -31,92 +30,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 
-# --- The unit -------------------------------------------------------------------------------------
-
-
 UNIT_NAME = "forewarn-agent.service"
-
-
-class SystemdUnit(NamedTuple):
-    """The variable parts of the unit file."""
-
-    command: tuple[str, ...]
-    """The program and its options, with absolute paths."""
-    user: str = ""
-    """Empty: root."""
-    state: str = ""
-    """The configured state folder; empty: the one that systemd creates."""
-    files: tuple[str, ...] = ()
-    """Other files that the agent reads, with absolute paths."""
-
-
-_UNIT = """\
-[Unit]
-Description=Forewarn agent: prepares this VM for scheduled events
-# The agent polls the endpoint over the network.
-Wants=network-online.target
-After=network-online.target
-# The agent must always run: no limit on restarts.
-StartLimitIntervalSec=0
-"""
-
-_SERVICE = """\
-# The agent notifies systemd when it has started, and every minute while its loop runs.
-Type=notify
-WatchdogSec=180
-# Restart after any exit: the agent must undo what it has prepared.
-Restart=always
-RestartSec=5
-# The agent stops within seconds. Unfinished work is on disk, and the next run continues it.
-TimeoutStopSec=30
-# Stop only the agent. It ends its running handlers itself. An application that a handler has started must keep
-# running.
-KillMode=process
-# When memory runs out, other processes are killed first. If an application that a handler has started is killed, the
-# agent keeps running.
-OOMScoreAdjust=-250
-OOMPolicy=continue
-"""
-
-_AS_ROOT = """\
-# Handlers may write data and configuration, but not the folders of programs.
-ProtectSystem=yes
-# As root, handlers may stop units, end processes, mount, and use devices. They do not need these capabilities.
-CapabilityBoundingSet=~CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_TIME CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYSLOG
-SystemCallFilter=~@clock @cpu-emulation @module @obsolete @raw-io @swap
-"""
-
-_AS_USER = """\
-# Only the agent's own folder is writable. Allow other folders for handlers in a drop-in:
-# ReadWritePaths=/var/lib/checkpoints
-ProtectSystem=strict
-# A handler that uses a socket in /tmp needs PrivateTmp=no in a drop-in.
-PrivateTmp=yes
-# If systemd has locked 169.254.169.254 (systemd.imds.network=locked), set both to CAP_NET_ADMIN in a drop-in.
-CapabilityBoundingSet=
-AmbientCapabilities=
-"""
-
-_STATE = """\
-# The agent's record of what it has done and must undo. Only the agent can read it. It stays when the unit is removed.
-StateDirectory=forewarn-agent
-StateDirectoryMode=0700
-"""
-
-
-def agent_unit(unit: SystemdUnit) -> str:
-    """Return the content of the unit file, with comments that give the reason for each setting."""
-    limits = _AS_USER if unit.user else _AS_ROOT
-    return render_unit(_UNIT, unit.command, unit.user, _state(unit) + _SERVICE, limits, (unit.state, *unit.files))
-
-
-def _state(unit: SystemdUnit) -> str:
-    if unit.state:
-        return f"# The agent's record of what it has done. The folder must exist.\n{existing_folder(unit.state)}"
-    return _STATE
-
-
-# --- The command ----------------------------------------------------------------------------------
+USER_LIMITS = "forewarn-agent-user.conf"
+"""Settings that the unit gets with --user."""
 
 
 def parser() -> AgentParser:
@@ -160,16 +76,16 @@ def run(options: Namespace) -> int:
     # --name=value, because a value may start with a dash.
     command = [*own_command(), "run", *(f"{flag}={value}" for flag, value in given.items() if value)]
     state_folder = state or config.state
-    handler_files = tuple(str(named.table["file"]) for named in config.handlers.values() if "file" in named.table)
-    text = agent_unit(SystemdUnit(tuple(command), options.user, state_folder, handler_files))
+    unit = read_unit(UNIT_NAME)
+    if options.user:
+        unit = unit.replace("\n[Install]\n", f"{read_unit(USER_LIMITS)}\n[Install]\n")
+    text = fill_in(unit, command, options.user, state_folder)
     if options.print:
         sys.stdout.write(text)
         return 0
-    file = Path(options.unit_dir) / UNIT_NAME
     if state_folder:
         make_folder(Path(state_folder), owner, "--state")
-    sys.stdout.write(f"{write_unit(file, text, force=options.force)}\n")
-    sys.stdout.write(start_hint("the agent", UNIT_NAME))
+    sys.stdout.write(write_unit(Path(options.unit_dir) / UNIT_NAME, text, force=options.force))
     return 0
 
 

@@ -1,38 +1,35 @@
 // The service: health, metrics, webhooks, tokens, settings.
 
-import "../chart.js";
 import { Problem, get, part, post, request } from "../api.js";
 import { button, facts, since, table, tag, time } from "../parts.js";
 import { h } from "../render.js";
 
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
 const number = (value) => NUMBER.format(value);
-const CHARTS = [
-  ["polls_per_second", "Polls per second", number],
-  ["approvals_per_second", "Approvals per second", number],
-  ["commits_per_second", "Commits per second", number],
-  ["commit_seconds", "Time of a commit", (value) => `${number(value * 1000)} ms`],
-  ["active_events", "Active events", number],
-  ["feed_readers", "Feed readers", number],
-  ["connections", "Open connections", number],
-  ["cpu_share", "CPU", (value) => `${number(value * 100)} %`],
-  ["resident_bytes", "Memory", (value) => `${number(value / 1_048_576)} MB`],
-  ["webhook_backlog", "Webhook backlog", number],
+const SECONDS = "forewarn_store_commit_duration_seconds";
+const CURRENT = [
+  ["Active events", ({ sum }) => number(sum("forewarn_active_events"))],
+  ["Polls", ({ sum }) => number(sum("forewarn_polls_total"))],
+  ["Approvals", ({ sum }) => number(sum("forewarn_approvals_total"))],
+  ["Commits", ({ sum }) => number(sum(`${SECONDS}_count`))],
+  [
+    "Mean time of a commit",
+    ({ sum }) => `${number((sum(`${SECONDS}_sum`) / Math.max(sum(`${SECONDS}_count`), 1)) * 1000)} ms`,
+  ],
+  ["Open connections", ({ sum }) => number(sum("forewarn_connections"))],
+  ["Feed readers", ({ sum }) => number(sum("forewarn_feed_readers"))],
+  ["CPU time", ({ sum }) => `${number(sum("process_cpu_seconds_total"))} s`],
+  ["Memory", ({ sum }) => `${number(sum("process_resident_memory_bytes") / 1_048_576)} MB`],
+  ["Webhook backlog", ({ sum }) => number(sum("forewarn_webhook_undelivered_rows"))],
 ];
-const MOST_SAMPLES = 360;
 
 export default {
   title: () => "Service",
-  topics: ["metrics", "webhooks"],
+  topics: ["webhooks"],
 
-  /** Adds a sample to the charts, or replaces a webhook, without loading the page again. */
+  /** Replaces a webhook, without loading the page again. */
   topic(name, data, _, shown) {
-    if (!shown) return;
-    const { samples, webhooks } = shown;
-    if (name === "metrics" && data.time !== samples.time.at(-1)) {
-      for (const column of Object.keys(data)) samples[column] = [...samples[column], data[column]].slice(-MOST_SAMPLES);
-    }
-    const webhook = name === "webhook" && webhooks.find((each) => each.name === data.name);
+    const webhook = name === "webhook" && shown?.webhooks.find((each) => each.name === data.name);
     if (webhook) Object.assign(webhook, { pending: data.backlog, failed: data.failed, last_error: data.last_error });
   },
 
@@ -40,17 +37,17 @@ export default {
 
   async load(context) {
     const { signal } = context.controller;
-    const [ready, samples, webhooks, settings, tokens] = await Promise.all([
+    const [ready, metrics, webhooks, settings, tokens] = await Promise.all([
       readiness(signal),
-      get("metrics/recent", {}, signal),
+      metricSums(signal),
       get("webhooks", { limit: 1000 }, signal),
       get("settings", {}, signal),
       context.can("admin") ? get("tokens", { limit: 1000, sessions: true }, signal) : null,
     ]);
-    return { ready, samples, webhooks: webhooks.webhooks, settings: settings.settings, tokens: tokens?.tokens };
+    return { ready, metrics, webhooks: webhooks.webhooks, settings: settings.settings, tokens: tokens?.tokens };
   },
 
-  view({ ready, samples, webhooks, settings, tokens }, context) {
+  view({ ready, metrics, webhooks, settings, tokens }, context) {
     return [
       facts([
         ["Name", context.session.service],
@@ -63,14 +60,8 @@ export default {
         ["Clock", context.session.clock],
         ["Fabric", context.session.fabric],
       ]),
-      h("h2", null, "The last hour"),
-      h(
-        "div",
-        { class: "charts" },
-        CHARTS.filter(([column]) => samples[column]).map(([column, name, format]) =>
-          h("fw-chart", { key: column, ".data": { name, times: samples.time, values: samples[column], format } }),
-        ),
-      ),
+      h("h2", null, "Since the start"),
+      facts(CURRENT.map(([name, text]) => [name, text(metrics)])),
       h("h2", null, "Webhooks"),
       table(
         "Webhooks",
@@ -132,6 +123,17 @@ async function readiness(signal) {
   const response = await fetch("/readyz", { signal, cache: "no-store" }).catch(() => null);
   if (!response) throw new Problem(0, { detail: "The service cannot be reached." });
   return response.json();
+}
+
+/** Reads the metrics in the text format of Prometheus. `sum(name)` adds all samples of a metric. */
+async function metricSums(signal) {
+  const response = await fetch("/metrics", { signal, cache: "no-store" });
+  const sums = new Map();
+  for (const line of response.ok ? (await response.text()).split("\n") : []) {
+    const [, name, value] = /^(\w+)(?:\{.*\})? (\S+)$/.exec(line) ?? [];
+    if (name) sums.set(name, (sums.get(name) ?? 0) + Number(value));
+  }
+  return { sum: (name) => sums.get(name) ?? 0 };
 }
 
 function webhookActions(webhook, context) {
