@@ -158,7 +158,7 @@ def hosts_of_vms(service: ServiceClient) -> dict[str, str]:
 
 def history(service: ServiceClient, operation: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Return kind and reason of each history row of an operation and its events."""
-    rows = get(service, f"operations/{operation['id']}/history")["history"]
+    rows = get(service, f"history?operation={operation['id']}")["history"]
     return [(row["kind"], row["reason"]) for row in rows]
 
 

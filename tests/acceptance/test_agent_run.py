@@ -273,7 +273,7 @@ priority = "spot"
         agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
         (event,) = service.request_operation("eviction", "web_0")["events"]
         agent.until_logged("event_approved")
-        rows = json.loads(service.cli("event", "history", event["id"], "--json").stdout)["history"]
+        rows = json.loads(service.cli("history", "--event", event["id"], "--json").stdout)["history"]
         assert "approved" in [row["kind"] for row in rows]
         assert agent.stop() == 0
     finally:

@@ -90,9 +90,9 @@ def test_a_restart_from_request_to_end(service: ServiceProcess) -> None:
     assert run(service, "event", "list") == "No active events.\n"
     assert event_id[:8] in run(service, "event", "list", "--all")
     assert "completed" in run(service, "event", "show", event_id[:8])
-    history = [entry["kind"] for entry in parsed(service, "event", "history", event_id)["history"]]
+    history = [entry["kind"] for entry in parsed(service, "history", "--event", event_id)["history"]]
     assert history == ["requested", "scheduled", "approved", "started", "executed", "completed"]
-    assert "executed" in run(service, "event", "history", event_id)
+    assert "executed" in run(service, "history", "--event", event_id)
 
 
 def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:

@@ -162,7 +162,7 @@ def test_an_eviction_with_a_shorter_notice_needs_the_override(service: Service, 
         service.advance("6s")
     (event,) = parsed(service, "event", "list", "--vm", "spot")["events"]
     assert event["status"] == "started"
-    history = run(service, "event", "history", event["id"])
+    history = run(service, "history", "--event", event["id"])
     assert "override: a notice shorter than the minimum of its type" in history
 
 

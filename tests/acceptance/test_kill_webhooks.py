@@ -110,7 +110,7 @@ def history(service: ServiceProcess, operations: list[str]) -> dict[str, str]:
     return {
         str(row["sequence"]): row["group"] or ""
         for operation in operations
-        for row in service.get_json(f"/v1/operations/{operation}/history")["history"]
+        for row in service.get_json(f"/v1/history?operation={operation}")["history"]
     }
 
 

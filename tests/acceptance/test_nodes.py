@@ -504,7 +504,8 @@ def test_the_leader_steps_down_and_the_commands_show_it(cluster: Cluster) -> Non
     stepped = second.cli("node", "step-down")
     assert stepped.returncode == 0, stepped.stderr
     assert cluster.leader() is second
-    one = json.loads(second.cli("node", "show", "node-1", "--json").stdout)
+    nodes = json.loads(second.cli("node", "list", "--json").stdout)["nodes"]
+    one = next(node for node in nodes if node["name"] == "node-1")
     assert (one["role"], one["epoch"]) == ("leader", 2)
     second.until_output("node_leads")
     first.until_output("node_follows")

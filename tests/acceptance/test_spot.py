@@ -194,7 +194,7 @@ def test_a_rebalance_recommendation_is_shown_only_by_the_preview_and_never_start
     (event_id,) = event_ids(operation).values()
     told = advisory(event_id, "spot-3")
     check_document(service, address, 1, [told])
-    rows = len(get(service, f"events/{event_id}/history")["history"])
+    rows = len(get(service, f"history?event={event_id}")["history"])
     for _ in range(2):
         answer = service.approve(event_id, source=address)
         assert (answer.status, answer.body) == (200, b""), "a client approves whatever it sees"
@@ -202,7 +202,7 @@ def test_a_rebalance_recommendation_is_shown_only_by_the_preview_and_never_start
     check_document(service, address, 1, [told])
     shown = get(service, f"events/{event_id}")
     assert (shown["status"], shown["approved_at"], shown["approved_by"]) == ("advisory", None, None)
-    assert len(get(service, f"events/{event_id}/history")["history"]) == rows, "the approvals changed nothing"
+    assert len(get(service, f"history?event={event_id}")["history"]) == rows, "the approvals changed nothing"
     rejected = service.control("POST", f"/v1/events/{event_id}/approve")
     assert rejected.status == 409
     assert "never starts" in rejected.json()["detail"]

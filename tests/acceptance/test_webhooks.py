@@ -72,7 +72,7 @@ def events(service: ServiceClient, operations: list[dict[str, Any]]) -> dict[str
     """The rows of history about operations: their ids, each with its group."""
     rows: dict[str, str] = {}
     for operation in operations:
-        for row in service.get_json(f"/v1/operations/{operation['id']}/history")["history"]:
+        for row in service.get_json(f"/v1/history?operation={operation['id']}")["history"]:
             rows[str(row["sequence"])] = row["group"] or ""
     return rows
 

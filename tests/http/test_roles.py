@@ -51,13 +51,11 @@ GET    /v1/operations                    . v o a .
 POST   /v1/operations                    . . o a .
 GET    /v1/operations/{id}               . v o a .
 GET    /v1/operations/{id}/explain       . v o a .
-GET    /v1/operations/{id}/history       . v o a .
 POST   /v1/operations/{id}/done          . . o a .
 POST   /v1/operations/{id}/failed        . . o a .
 POST   /v1/operations/{id}/cancel        . . o a .
 GET    /v1/events                        . v o a t
 GET    /v1/events/{id}                   . v o a t
-GET    /v1/events/{id}/history           . v o a t
 GET    /v1/events/{id}/explain           . v o a t
 POST   /v1/events/{id}/approve           . . o a t
 POST   /v1/events/approve                . . o a t
@@ -74,7 +72,6 @@ POST   /v1/rollouts                      . . o a .
 GET    /v1/rollouts/{id}                 . v o a .
 GET    /v1/rollouts/{id}/plan            . v o a .
 GET    /v1/rollouts/{id}/explain         . v o a .
-GET    /v1/rollouts/{id}/history         . v o a .
 POST   /v1/rollouts/{id}/pause           . . o a .
 POST   /v1/rollouts/{id}/resume          . . o a .
 POST   /v1/rollouts/{id}/cancel          . . o a .
@@ -97,7 +94,6 @@ POST   /v1/faults                        . . o a .
 DELETE /v1/faults                        . . o a .
 DELETE /v1/faults/{id}                   . . o a .
 GET    /v1/nodes                         . v o a .
-GET    /v1/nodes/{name}                  . v o a .
 POST   /v1/nodes/step-down               . . . a .
 GET    /v1/webhooks                      . v o a .
 POST   /v1/webhooks                      . . . a .
@@ -182,16 +178,29 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
     assert [event["id"] for event in listed] == [own]
     assert service.control("GET", "/v1/events?group=other", token=tenant).json()["events"] == []
     assert service.control("GET", f"/v1/events/{own}", token=tenant).status == 200
-    for path in ("", "/history"):
-        assert service.control("GET", f"/v1/events/{foreign}{path}", token=tenant).status == 404
+    for path in (f"/v1/events/{foreign}", f"/v1/history?event={foreign}"):
+        assert service.control("GET", path, token=tenant).status == 404
     refused = service.control("POST", f"/v1/events/{foreign}/approve", token=tenant)
     assert (refused.status, foreign in refused.json()["detail"].replace(f"'{foreign}'", "", 1)) == (404, False)
     approved = service.control("POST", f"/v1/events/{own}/approve", token=tenant).json()
     assert (approved["status"], approved["approved_by"]) == ("started", "a-tenant")
-    rows = service.control("GET", f"/v1/events/{own}/history", token=tenant).json()["history"]
+    rows = service.control("GET", f"/v1/history?event={own}", token=tenant).json()["history"]
     assert [row["kind"] for row in rows] == ["scheduled", "approved", "started"]
     assert {row["group"] for row in rows} == {"web"}
     assert service.get_json(f"/v1/events/{foreign}")["status"] == "scheduled"
+
+
+def test_history_by_operation_and_rollout_is_not_for_tenants(door: Door) -> None:
+    operation = request_one(door.service, "restart", "web-0")["id"]
+    for path in (f"/v1/history?operation={operation}", "/v1/history?rollout=x"):
+        refused = door.service.control("GET", path, token=door.tokens["tenant"])
+        assert (refused.status, refused.json()["type"]) == (403, "urn:forewarn:InsufficientRole")
+    rows = door.service.get_json(f"/v1/history?operation={operation[:13]}")["history"]
+    assert {row["operation"] for row in rows} == {operation}
+    both = door.service.control("GET", f"/v1/history?operation={operation}&event=x")
+    assert (both.status, both.json()["parameter"]) == (400, "operation")
+    for name in ("event", "operation", "rollout"):
+        assert door.service.control("GET", f"/v1/history?{name}=zzz").status == 404
 
 
 def test_a_tenant_sees_neither_hosts_nor_other_groups(door: Door) -> None:
@@ -200,7 +209,7 @@ def test_a_tenant_sees_neither_hosts_nor_other_groups(door: Door) -> None:
     operation = request_one(service, "host-update", host=host)
     event = operation["events"][0]["id"]
     service.control("POST", f"/v1/operations/{operation['id']}/cancel")
-    for path in (f"/v1/events/{event}/history", "/v1/history"):
+    for path in (f"/v1/history?event={event}", "/v1/history"):
         rows = service.control("GET", path, token=tenant).json()["history"]
         assert {"scheduled", "cancelled"} <= {row["kind"] for row in rows}
         assert {row["host"] for row in rows} == {None}
@@ -263,7 +272,7 @@ def test_a_tenant_learns_that_others_delay_its_event_but_not_who(forewarn: Servi
     for event in others:
         forewarn.control("POST", f"/v1/events/{event}/approve")
     forewarn.advance("2h")
-    for path in ("/v1/history", f"/v1/events/{own}/history"):
+    for path in ("/v1/history", f"/v1/history?event={own}"):
         answer = forewarn.control("GET", path, token=made["token"])
         rows = [row for row in answer.json()["history"] if row["event"]]
         waits = {row["kind"]: row["snapshot"]["waits"] for row in rows}

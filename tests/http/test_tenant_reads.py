@@ -170,7 +170,7 @@ FOREIGN = ("secret-1", "singel", "secre", "rack-b", "web-tea")
 WITH_NAMES = (
     *("/v1/vms/{}", "/v1/vms/{}/document", "/v1/vms?name={}", "/v1/vms?group={}", "/v1/groups/{}"),
     *("/v1/history?vm={}", "/v1/history?group={}", "/v1/history?by={}", "/v1/feed?group={}"),
-    *("/v1/events?vm={}", "/v1/events?group={}", "/v1/events/{}", "/v1/events/{}/history", "/v1/events/{}/explain"),
+    *("/v1/events?vm={}", "/v1/events?group={}", "/v1/events/{}", "/v1/history?event={}", "/v1/events/{}/explain"),
 )
 
 

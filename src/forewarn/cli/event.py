@@ -16,7 +16,6 @@ from forewarn.cli.output import (
     names,
     print_facts,
     print_json,
-    print_table,
     print_waits,
     service_command,
     short_ids,
@@ -245,28 +244,6 @@ def explain(event_id: str, wait: bool, client: ControlClient, as_json: bool) -> 
         print_explanation(found, client.get("clock")["now"])
     if wait:
         wait_for_operations(client, [found["operation"]], quiet=as_json)
-
-
-@command.command()
-@click.argument("event_id", metavar="ID")
-@service_command
-def history(event_id: str, client: ControlClient, as_json: bool) -> None:
-    """Show the history of an event.
-
-    \b
-    Example:
-      forewarn event history 4caea225
-    """
-    response = client.all("events", event_id, "history")
-    if as_json:
-        print_json(response)
-        return
-    now = client.get("clock")["now"]
-    rows = (
-        (when(entry["time"], now), entry["kind"], entry["by"], names(entry["vms"]), entry["reason"] or "")
-        for entry in response["history"]
-    )
-    print_table(("time", "kind", "by", "VMs", "reason"), rows, "No history.")
 
 
 @command.command()

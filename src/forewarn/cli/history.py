@@ -20,13 +20,30 @@ if TYPE_CHECKING:
 
 DEFAULT_SHOWN = 100
 MAX_SHOWN = MAX_PAGE_SIZE
-_FILTERS = ("vm", "group", "host", "type", "cause", "by", "kind", "since", "until", "during")
+_FILTERS = (
+    "vm",
+    "group",
+    "host",
+    "event",
+    "operation",
+    "rollout",
+    "type",
+    "cause",
+    "by",
+    "kind",
+    "since",
+    "until",
+    "during",
+)
 
 
 @click.command()
 @click.option("--vm", metavar="NAME", help="Only entries about this VM.")
 @click.option("--group", multiple=True, metavar="NAME", help="Only entries about this group. Can be repeated.")
 @click.option("--host", metavar="NAME", help="Only entries about this host, or VMs that moved to it.")
+@click.option("--event", metavar="ID", help="Only entries about this event and its operation.")
+@click.option("--operation", metavar="ID", help="Only entries about this operation.")
+@click.option("--rollout", metavar="ID", help="Only entries about this rollout.")
 @click.option("--type", metavar="TYPE", help="Only entries of operations with this event type, like reboot.")
 @click.option("--cause", metavar="CAUSE", help="Only entries of operations with this cause, like host-update.")
 @click.option("--by", metavar="NAME", help="Only entries by this token or VM.")
@@ -56,6 +73,7 @@ def command(
     Examples:
       forewarn history --last 20
       forewarn history --vm web-0 --during 2026-03
+      forewarn history --event 4caea225
       forewarn history --cause host-update --kind approved --since 30d --all
       forewarn history --since 30d --csv > history.csv
     """

@@ -57,24 +57,6 @@ def _print(response: dict[str, Any], now: str) -> None:
         click.echo(f"The node that answered (*) has a problem: {response['problem']}", err=True)
 
 
-@command.command()
-@click.argument("name")
-@service_command
-def show(name: str, client: ControlClient, as_json: bool) -> None:
-    """Show a node.
-
-    \b
-    Example:
-      forewarn node show node-1
-    """
-    node = client.get("nodes", name)
-    if as_json:
-        print_json(node)
-        return
-    for label, value in node.items():
-        click.echo(f"{label.replace('_', ' '):<12} {'' if value is None else value}")
-
-
 @command.command("step-down")
 @service_command
 def step_down(client: ControlClient, as_json: bool) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec.structs import asdict
 
 from forewarn.control.explanations import ExplanationShape, explanation
-from forewarn.control.filters import NameCheck, find_vm, one_of, vm_pattern
-from forewarn.control.history import HISTORY, history_page
+from forewarn.control.filters import NameCheck, find_event, find_vm, one_of, vm_pattern
 from forewarn.control.input import TIME_FORMAT, read_body, read_duration, read_time
-from forewarn.control.paging import All, Counting, Paging, page, prefix_hint, rows_page, single_match
+from forewarn.control.paging import All, Counting, page, rows_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     DryRun,
@@ -36,10 +35,9 @@ from forewarn.errors import (
     BadRequestBody,
     EventEnded,
     InsufficientRole,
-    UnknownEvent,
     UnknownResource,
 )
-from forewarn.ports import HistoryFilter, ListFilter
+from forewarn.ports import ListFilter
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -129,15 +127,6 @@ class EventControl:
             Route("GET", path, self.event, "Return an event.", one, tenant=True),
             Route(
                 "GET",
-                f"{path}/history",
-                self.history,
-                "Return the history of an event.",
-                HISTORY,
-                tenant=True,
-                query=Paging,
-            ),
-            Route(
-                "GET",
                 f"{path}/explain",
                 self.explain,
                 "Explain what an event waits for.",
@@ -197,17 +186,6 @@ class EventControl:
 
     async def event(self, request: HttpRequest) -> Response:
         return json_response(EventShape.of(await self._find(request)))
-
-    async def history(self, request: HttpRequest) -> Response:
-        event = await self._find(request)
-        token = caller(request)  # rows about the whole operation name VMs of other groups
-        history_filter = HistoryFilter(
-            event=event.id,
-            operation=event.operation,
-            groups=(token.group,) if token.group else (),
-            after=token.generation,
-        )
-        return await history_page(self._engine, self._slices, request, history_filter)
 
     async def explain(self, request: HttpRequest) -> Response:
         event = await self._find(request)
@@ -273,13 +251,7 @@ class EventControl:
         return event.not_before + delay if delay is not None else new_time  # type: ignore[return-value]
 
     async def _find(self, request: HttpRequest) -> Event:
-        """Find by id, in any letter case, or by an unambiguous prefix of it."""
-        prefix, token = request.path_params["id"].lower(), caller(request)
-        found = await self._engine.records.events_by_prefix(prefix, token.group, token.generation)
-        if one := single_match(found):
-            return one
-        live = (event.id for event in self._engine.live_events() if token.sees(event))
-        raise UnknownEvent(event_id=request.path_params["id"], hint=prefix_hint(found, prefix, live))
+        return await find_event(self._engine, caller(request), request.path_params["id"])
 
     async def _find_live(self, request: HttpRequest) -> Event:
         event = await self._find(request)

@@ -5,16 +5,29 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from forewarn.control.paging import prefix_hint, single_match
 from forewarn.core.access import Role, api_tokens
 from forewarn.core.shell_patterns import check_patterns, matcher, quoted
-from forewarn.errors import BadParameter, StoreFailed, UnknownHost, UnknownResource, UnknownVM, nearest, shown
+from forewarn.errors import (
+    BadParameter,
+    StoreFailed,
+    UnknownEvent,
+    UnknownHost,
+    UnknownResource,
+    UnknownVM,
+    nearest,
+    shown,
+)
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from forewarn.core.access import Token
+    from forewarn.core.events import Event
     from forewarn.core.fleet import VM, Fleet
+    from forewarn.core.operations import Operation
+    from forewarn.core.rollouts import Rollout
     from forewarn.engine.engine import Engine
 
 _COMPARED_AT_ONCE = 1000
@@ -47,6 +60,36 @@ def one_of(name: str, text: str, known: Iterable[str]) -> str:
         problem = f"{shown(text)} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
         raise BadParameter(parameter=name, problem=problem, allowed=list(words.values()))
     return words[text.lower()] if text else ""
+
+
+async def find_event(engine: Engine, caller: Token, event_id: str) -> Event:
+    """Return the event with this id, in any letter case, or an unambiguous prefix of it."""
+    prefix = event_id.lower()
+    found = await engine.records.events_by_prefix(prefix, caller.group, caller.generation)
+    if one := single_match(found):
+        return one
+    live = (event.id for event in engine.live_events() if caller.sees(event))
+    raise UnknownEvent(event_id=event_id, hint=prefix_hint(found, prefix, live))
+
+
+async def find_operation(engine: Engine, operation_id: str) -> Operation:
+    """Return the operation with this id, or an unambiguous prefix of it."""
+    prefix = operation_id.lower()
+    found = await engine.records.operations_by_prefix(prefix)
+    if one := single_match(found):
+        return one
+    live = (operation.id for operation in engine.live_operations())
+    raise UnknownResource(what="operation", name=operation_id, hint=prefix_hint(found, prefix, live))
+
+
+async def find_rollout(engine: Engine, rollout_id: str) -> Rollout:
+    """Return the rollout with this id, or an unambiguous prefix of it."""
+    prefix = rollout_id.lower()
+    found = await engine.records.rollouts_by_prefix(prefix)
+    if one := single_match(found):
+        return one
+    live = (rollout.id for rollout in engine.live_rollouts())
+    raise UnknownResource(what="rollout", name=rollout_id, hint=prefix_hint(found, prefix, live))
 
 
 def find_vm(fleet: Fleet, caller: Token, name: str) -> VM:

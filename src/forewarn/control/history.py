@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
 
-from forewarn.control.filters import NameCheck, one_of, visible_groups
+from forewarn.control.filters import (
+    NameCheck,
+    find_event,
+    find_operation,
+    find_rollout,
+    one_of,
+    visible_groups,
+)
 from forewarn.control.history_download import CSV_TYPE, FORMATS, download
 from forewarn.control.paging import Paging, page, requested_page
 from forewarn.control.routing import Route, caller
@@ -27,10 +34,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.control.slices import Slices
+    from forewarn.core.access import Token
     from forewarn.engine.engine import Engine
 
 
-HISTORY = page_of("history", HistoryEntryShape)
 DOWNLOAD_ROWS = 500
 """Rows that a download reads and encodes at once."""
 NEWEST_FIRST = "newest"
@@ -50,6 +57,9 @@ class HistoryQuery(Paging):
         Annotated[tuple[Name, ...], at_most(MAX_LIST)], help_text("Only rows about this group. Can be repeated.")
     ] = ()
     host: Annotated[Name, help_text("Only rows about this host, or about VMs that were moved to it.")] = ""
+    event: Annotated[Name, help_text("Only rows about this event and its operation: an id, or its beginning.")] = ""
+    operation: Annotated[Name, help_text("Only rows about this operation: an id, or its beginning.")] = ""
+    rollout: Annotated[Name, help_text("Only rows about this rollout: an id, or its beginning.")] = ""
     type: EventType = ""
     cause: Annotated[Name, choice(*CAUSES), help_text("Only rows of operations with this cause.")] = ""
     by: Annotated[Name, help_text("Only rows of changes that this user, token or VM made.")] = ""
@@ -82,7 +92,7 @@ class HistoryControl:
                 "/v1/history",
                 self.history,
                 "List rows of history.",
-                (HISTORY, list[HistoryEntryShape]),
+                (page_of("history", HistoryEntryShape), list[HistoryEntryShape]),
                 tenant=True,
                 query=HistoryQuery,
                 text_type=CSV_TYPE,
@@ -93,12 +103,16 @@ class HistoryControl:
         query: HistoryQuery = request.state.query
         newest = one_of("order", query.order, ORDERS) == NEWEST_FIRST
         tenant = caller(request)
-        if tenant.group and query.host:
-            what = "History by host"
-            raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
+        for name in ("host", "operation", "rollout") if tenant.group else ():
+            if getattr(query, name):
+                what = f"History by {name}"
+                raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
+        event, operation = await self._about(query, tenant)
         history_filter = HistoryFilter(
             groups=visible_groups(tenant, query.group),
             after=tenant.generation,
+            event=event,
+            operation=operation,
             vm=query.vm,
             host=query.host,
             type=requested_type(request),
@@ -129,7 +143,36 @@ class HistoryControl:
                     problem = "cannot be used with format: the file has all rows"
                     raise BadParameter(parameter=name, problem=problem, allowed="no value")
             return download(form, all_rows(self._engine, request, history_filter), self._engine.clock.now())
-        return await history_page(self._engine, self._slices, request, history_filter)
+        return await self._page(request, history_filter)
+
+    async def _page(self, request: HttpRequest, history_filter: HistoryFilter) -> Response:
+        """Return a page of the rows that match the filter and that the caller may see."""
+        requested, own = requested_page(request), caller(request).group
+        # One more row shows whether there is a next page.
+        history_filter = history_filter._replace(limit=requested.limit + 1)
+        position = requested.after_number
+        if history_filter.newest:
+            history_filter = history_filter._replace(before=position)
+        else:
+            history_filter = history_filter._replace(after=max(position, history_filter.after))
+        found = await self._engine.records.history(history_filter)
+        part = found[: requested.limit]
+        shown = map(as_tenants_see, part) if own else part
+        shapes = await self._slices.collect(map(HistoryEntryShape.of, shown))
+        return page("history", shapes, part[-1].sequence if len(found) > requested.limit else None)
+
+    async def _about(self, query: HistoryQuery, token: Token) -> tuple[str, str]:
+        """Return the ids of the event, and of its operation or of the rollout."""
+        given = [name for name in ("event", "operation", "rollout") if getattr(query, name)]
+        if len(given) > 1:
+            problem = f"cannot be used with {given[0]}: a row is about one of them"
+            raise BadParameter(parameter=given[1], problem=problem, allowed="no value")
+        if query.event:
+            event = await find_event(self._engine, token, query.event)
+            return event.id, event.operation
+        if query.operation:
+            return "", (await find_operation(self._engine, query.operation)).id
+        return "", (await find_rollout(self._engine, query.rollout)).id if query.rollout else ""
 
     def _period(self, query: HistoryQuery) -> tuple[datetime | None, datetime | None]:
         since, until = self._time("since", query.since), self._time("until", query.until)
@@ -144,23 +187,6 @@ class HistoryControl:
         except ValueError:
             problem = f"{shown(text)} is not a time. Write {A_PAST_TIME}"
             raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_TIME) from None
-
-
-async def history_page(engine: Engine, slices: Slices, request: HttpRequest, history_filter: HistoryFilter) -> Response:
-    """Return a page of the rows that match the filter and that the caller may see."""
-    requested, own = requested_page(request), caller(request).group
-    # One more row shows whether there is a next page.
-    history_filter = history_filter._replace(limit=requested.limit + 1)
-    position = requested.after_number
-    if history_filter.newest:
-        history_filter = history_filter._replace(before=position)
-    else:
-        history_filter = history_filter._replace(after=max(position, history_filter.after))
-    found = await engine.records.history(history_filter)
-    part = found[: requested.limit]
-    shown = map(as_tenants_see, part) if own else part
-    shapes = await slices.collect(map(HistoryEntryShape.of, shown))
-    return page("history", shapes, part[-1].sequence if len(found) > requested.limit else None)
 
 
 async def all_rows(

@@ -12,7 +12,7 @@ from forewarn.control.routing import Route
 from forewarn.control.schema import Count, NoMembers, Shape, Time, choice, help_text, json_response
 from forewarn.core.access import Role, Token, create_token, revocation
 from forewarn.core.history import ENGINE
-from forewarn.errors import ForewarnError, NotPermitted, OnlyNode, UnknownResource, nearest
+from forewarn.errors import ForewarnError, NotPermitted, OnlyNode
 from forewarn.system.logs import get_logger
 from forewarn.wire.metrics_text import Metric, Sample
 
@@ -99,20 +99,10 @@ class NodeControl:
                 Role.ADMIN,
                 body=NoMembers,
             ),
-            Route("GET", "/v1/nodes/{name}", self.one, "Return a node.", NodeShape),  # after the path that it matches
         ]
 
     async def nodes(self, _: Request) -> Response:
         return json_response(self._all())
-
-    async def one(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        known = self._all().nodes
-        for found in known:
-            if name in (found.name, found.id):
-                return json_response(found)
-        names = [each.name for each in known]
-        raise UnknownResource(what="node", name=name, hint=nearest(name, names))
 
     async def step_down(self, request: Request) -> Response:
         await read_body(request, NoMembers)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Self
 from msgspec import UNSET, UnsetType
 
 from forewarn.control.explanations import ExplanationShape, explanation
-from forewarn.control.filters import NameCheck, one_of, vm_pattern
-from forewarn.control.history import HISTORY, history_page
+from forewarn.control.filters import NameCheck, find_operation, one_of, vm_pattern
 from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_interruption, read_time
-from forewarn.control.paging import All, Counting, Paging, page, prefix_hint, rows_page, single_match
+from forewarn.control.paging import All, Counting, page, rows_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     MAX_REASON,
@@ -55,8 +54,8 @@ from forewarn.core.requests import IMAGE_CHANGES, request_in_steps
 from forewarn.core.shell_patterns import is_pattern
 from forewarn.core.steps import COMMAND_COST
 from forewarn.delivery.event_shapes import EventShape
-from forewarn.errors import BadOption, BadRequestBody, UnknownResource, WrongOperationStatus
-from forewarn.ports import HistoryFilter, ListFilter
+from forewarn.errors import BadOption, BadRequestBody, WrongOperationStatus
+from forewarn.ports import ListFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -289,7 +288,6 @@ class OperationControl:
             ),
             Route("GET", path, self.operation, "Return an operation.", one),
             Route("GET", f"{path}/explain", self.explain, "Explain what an operation waits for.", ExplanationShape),
-            Route("GET", f"{path}/history", self.history, "Return the history of an operation.", HISTORY, query=Paging),
             Route(
                 "POST", f"{path}/done", self.done, "Mark a started operation as done.", one, operator, body=WorkReport
             ),
@@ -391,10 +389,6 @@ class OperationControl:
     async def explain(self, request: HttpRequest) -> Response:
         return json_response(explanation(self._engine, await self._find(request)))
 
-    async def history(self, request: HttpRequest) -> Response:
-        operation = await self._find(request)
-        return await history_page(self._engine, self._slices, request, HistoryFilter(operation=operation.id))
-
     async def done(self, request: HttpRequest) -> Response:
         body = await read_body(request, WorkReport)
         operation = await self._find_live(request)
@@ -423,13 +417,7 @@ class OperationControl:
         return [event for event in found if event is not None]
 
     async def _find(self, request: HttpRequest) -> Operation:
-        """Find by id, or by an unambiguous prefix of it."""
-        prefix = request.path_params["id"].lower()
-        found = await self._engine.records.operations_by_prefix(prefix)
-        if one := single_match(found):
-            return one
-        live = (operation.id for operation in self._engine.live_operations())
-        raise UnknownResource(what="operation", name=request.path_params["id"], hint=prefix_hint(found, prefix, live))
+        return await find_operation(self._engine, request.path_params["id"])
 
     async def _find_live(self, request: HttpRequest) -> Operation:
         operation = await self._find(request)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.control.explanations import RolloutExplanationShape, rollout_explanation
-from forewarn.control.history import HISTORY, history_page
+from forewarn.control.filters import find_rollout
 from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body, read_duration, read_interruption, read_time
-from forewarn.control.paging import Paging, PagingAll, page, prefix_hint, rows_page, single_match
+from forewarn.control.paging import PagingAll, page, rows_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     MAX_NUMBER,
@@ -38,8 +38,7 @@ from forewarn.core.operations import CAUSES, OVERRIDES, UNKNOWN_DURATION
 from forewarn.core.rollout_commands import MAX_NAMED_HOSTS
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.shell_patterns import check_patterns
-from forewarn.errors import UnknownResource, WrongRolloutStatus
-from forewarn.ports import HistoryFilter
+from forewarn.errors import WrongRolloutStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,7 +282,6 @@ class RolloutControl:
                 "Explain what a rollout waits for.",
                 RolloutExplanationShape,
             ),
-            Route("GET", f"{path}/history", self.history, "Return the history of a rollout.", HISTORY, query=Paging),
             Route("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
             Route("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
             Route("POST", f"{path}/cancel", self.cancel, "Cancel a rollout.", one, operator, body=dry),
@@ -350,10 +348,6 @@ class RolloutControl:
     async def explain(self, request: Request) -> Response:
         return json_response(rollout_explanation(self._engine, await self._find(request)))
 
-    async def history(self, request: Request) -> Response:
-        rollout = await self._find(request)
-        return await history_page(self._engine, self._slices, request, HistoryFilter(operation=rollout.id))
-
     async def pause(self, request: Request) -> Response:
         return await self._change(request, rollout_commands.pause, "paused")
 
@@ -377,10 +371,4 @@ class RolloutControl:
         return json_response(RolloutShape.of(after))
 
     async def _find(self, request: Request) -> Rollout:
-        """Find by id, or by an unambiguous prefix of it."""
-        prefix = request.path_params["id"].lower()
-        found = await self._engine.records.rollouts_by_prefix(prefix)
-        if one := single_match(found):
-            return one
-        live = (rollout.id for rollout in self._engine.live_rollouts())
-        raise UnknownResource(what="rollout", name=request.path_params["id"], hint=prefix_hint(found, prefix, live))
+        return await find_rollout(self._engine, request.path_params["id"])

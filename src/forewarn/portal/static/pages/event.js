@@ -33,7 +33,7 @@ export default {
     const [event, explanation, history] = await Promise.all([
       get(path, {}, signal),
       get(`${path}/explain`, {}, signal),
-      get(`${path}/history`, { limit: 1000 }, signal),
+      get("history", { event: params.id, limit: 1000 }, signal),
     ]);
     const operation = context.isTenant ? null : await get(`operations/${event.operation}`, {}, signal);
     const routine = await routineCauses(context);

@@ -8,6 +8,9 @@ const FILTERS = [
   ["vm", "VM"],
   ["group", "Group"],
   ["host", "Host"],
+  ["event", "Event"],
+  ["operation", "Operation"],
+  ["rollout", "Rollout"],
   ["type", "Event type"],
   ["cause", "Cause"],
   ["kind", "Kind"],
@@ -16,6 +19,7 @@ const FILTERS = [
   ["until", "Until", "a date or time"],
   ["during", "During", "2026-03 or a date"],
 ];
+const NOT_FOR_TENANTS = ["host", "operation", "rollout"];
 const PAGE = 100;
 const isWide = () => matchMedia("(width >= 44rem)").matches;
 
@@ -35,7 +39,7 @@ export default {
   },
 
   view({ rows, filters, more, row, problem }, context) {
-    const shown = FILTERS.filter(([name]) => name !== "host" || !context.isTenant);
+    const shown = FILTERS.filter(([name]) => !(context.isTenant && NOT_FOR_TENANTS.includes(name)));
     return [
       h(
         "details",

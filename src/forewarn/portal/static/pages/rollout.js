@@ -29,7 +29,7 @@ export default {
     const [rollout, explanation, history] = await Promise.all([
       get(path, {}, signal),
       get(`${path}/explain`, {}, signal),
-      get(`${path}/history`, { limit: 200 }, signal),
+      get("history", { rollout: params.id, limit: 200 }, signal),
     ]);
     const plan = rollout.ended_at ? null : await get(`${path}/plan`, {}, signal);
     const operations = await Promise.all(
