@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,26 @@ def test_short_downtime_changes_nothing(make_service: Callable[..., ServiceProce
     getattr(service, end)()
     restart(service)
     assert not_before(service) == before
+
+
+def test_time_in_which_the_process_was_stopped_moves_not_before(
+    make_service: Callable[..., ServiceProcess], clock: ShiftedSystemClock
+) -> None:
+    """A machine that is suspended, or a debugger, stops the service, and it continues without a start."""
+    service = make_service(fleet=FLEET, **clock.variables)
+    service.document()
+    service.request_operation("restart", "web-0")
+    before = not_before(service)
+    assert service.process is not None
+    service.process.send_signal(signal.SIGSTOP)
+    clock.pass_time(20 * 60)
+    service.process.send_signal(signal.SIGCONT)
+    for _ in range(10_000):  # each is a request
+        found = event(service)
+        if found["EventStatus"] != "Scheduled" or not_before(service) != before:
+            break
+    assert found["EventStatus"] == "Scheduled"
+    assert abs(not_before(service) - before - timedelta(minutes=20)) <= SLACK
 
 
 def test_approved_work_starts_after_the_downtime(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.clock import VirtualClock
@@ -29,7 +28,7 @@ from forewarn.system.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
@@ -427,11 +426,11 @@ class Engine:
             raise
 
     async def _exclude_downtime(self) -> None:
-        """Move events by the time before the start, once: two ticks can be in progress."""
+        """Move events by the time in which nobody could poll, once: two ticks can be in progress."""
         async with self._moving_events:
-            if self.last_seen.downtime:
-                await self.execute(progress.exclude_downtime, self.last_seen.downtime)
-                self.last_seen.downtime = timedelta(0)
+            if downtime := self.last_seen.downtime:
+                await self.execute(progress.exclude_downtime, downtime)
+                self.last_seen.downtime -= downtime
 
     async def accept_clock(self, by: str) -> None:
         """Accept the system time after a jump, and process what is due by it."""

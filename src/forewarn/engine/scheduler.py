@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
-from forewarn.clock import LAST_VIRTUAL_TIME, MAX_STEP, StoredClock, SystemClock, VirtualClock
+from forewarn.clock import LAST_VIRTUAL_TIME, MAX_STEP, StoredClock, SystemClock, VirtualClock, seconds_since_boot
 from forewarn.core.durations import format_duration, format_time, from_text, to_text
 from forewarn.errors import BadOption, ClockBusy, ClockNotVirtual, StoreFailed
 from forewarn.system.logs import get_logger
@@ -214,10 +214,12 @@ class Scheduler:
                     _log.exception("scheduler_failed", "Unexpected error in the scheduler; retrying.")
                 seconds = MAX_WAIT_SECONDS
                 await asyncio.sleep(seconds)
+            latest = seconds_since_boot() + seconds
             # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this loop.
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._timers.new_earliest.wait()
+            self._last_seen.add_pause(seconds_since_boot() - latest)
 
     def _late_seconds(self) -> float:
         due_at = self._timers.next_time() if self._clock_hold.jump is None else None
