@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.clock import VirtualClock
@@ -21,7 +20,7 @@ from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
 from forewarn.engine.last_seen import LastSeen
 from forewarn.engine.scheduler import Scheduler, Timers
-from forewarn.engine.writer import MAX_BATCH_ROWS, Writer, new_id
+from forewarn.engine.writer import MAX_BATCH_ROWS, PendingCommand, Writer, new_id, no_change
 from forewarn.errors import ClockNotVirtual, NothingDue, StoreFailed
 from forewarn.ports import HistoryFilter
 from forewarn.system.logs import get_logger
@@ -29,7 +28,7 @@ from forewarn.system.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
@@ -112,7 +111,11 @@ class Engine:
         """Sends changes to the leader while this node follows."""
         self.fleet_problem = ""
         """Why the fleet file of the service is not in force; empty: it is, or there is none."""
-        self._moving_events = asyncio.Lock()
+        self._is_excluding = False
+        """Whether a batch in progress moves events by a downtime."""
+        self._exclusion_error: BaseException | None = None
+        """Why this has failed the last time."""
+        self._writer.first_of_batch = self._first_of_batch
         self._store_check: asyncio.Task[list[str]] | None = None
         self._subscribers: list[Callable[[Published], None]] = []
         self._commit_subscribers: list[Callable[[Changes], None]] = []
@@ -427,11 +430,26 @@ class Engine:
             raise
 
     async def _exclude_downtime(self) -> None:
-        """Move events by the time before the start, once: two ticks can be in progress."""
-        async with self._moving_events:
-            if self.last_seen.downtime:
-                await self.execute(progress.exclude_downtime, self.last_seen.downtime)
-                self.last_seen.downtime = timedelta(0)
+        """Move events by the time in which nobody could poll."""
+        if self.last_seen.downtime:
+            await self._writer.execute(no_change)  # every batch begins with it
+            if self._exclusion_error is not None:
+                raise self._exclusion_error
+
+    def _first_of_batch(self) -> PendingCommand | None:
+        """Return the command that moves events by the time in which nobody could poll, once."""
+        self._scheduler.notice_pause()
+        downtime = self.last_seen.downtime
+        if not downtime or self._is_excluding:
+            return None
+
+        def done(_result: None, error: BaseException | None) -> None:
+            self._is_excluding, self._exclusion_error = False, error
+            if error is None:
+                self.last_seen.downtime -= downtime
+
+        self._is_excluding = True
+        return PendingCommand(with_follow_ups(self.limits, progress.exclude_downtime, downtime), done)
 
     async def accept_clock(self, by: str) -> None:
         """Accept the system time after a jump, and process what is due by it."""
