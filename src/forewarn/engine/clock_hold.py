@@ -9,7 +9,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from forewarn.clock import SystemClock
+from forewarn.clock import MAX_STEP, SystemClock
 from forewarn.core.durations import format_duration, format_time, to_text
 from forewarn.core.history import ENGINE, record_clock
 from forewarn.errors import ClockNotJumped, VirtualClockAccepted
@@ -17,6 +17,7 @@ from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from forewarn.clock import ClockJump
     from forewarn.engine.last_seen import LastSeen
@@ -80,11 +81,21 @@ class ClockHold:
             await self._end(self._clock, jump, ENGINE)
         return self._clock.jump is not None
 
-    def accept_stable_time(self) -> None:
-        """Use the system time after a jump, if it is stable: for a node that follows, which records nothing."""
-        if self._clock is not None and (jump := self._clock.jump) is not None and self._clock.now() >= jump.until:
+    def compare(self, time: datetime) -> datetime | None:
+        """Compare with a time that is right, on a node that follows, which records nothing. Returns the system time if
+        it is wrong: then the service does not use it."""
+        if self._clock is None:
+            return None
+        now, jump = self._clock.now(), self._clock.jump
+        system_time = now + jump.step if jump is not None else now
+        if abs(system_time - time) > MAX_STEP:
+            if abs(now - time) > MAX_STEP:
+                self._clock.use(time)
+            return system_time
+        if jump is not None:
             self._clock.accept()
             self._unrecorded.clear()
+        return None
 
     async def accept(self, by: str) -> None:
         """End the hold: an operator says that the system time is right."""
