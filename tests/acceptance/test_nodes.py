@@ -25,6 +25,7 @@ from order_log import OrderLog
 from pooler import Pooler
 from postgresql import PostgresServer
 from shifted_system_clock import ShiftedSystemClock
+from systemd_socket import SystemdSocket
 from tcp_ports import free_port
 from webhook_receiver import Receiver
 
@@ -663,7 +664,7 @@ def health(port: int, path: str) -> tuple[int, str]:
 
 
 def test_a_node_that_starts_while_the_database_is_away_waits_for_it(
-    own_database: tuple[PostgresServer, Cluster],
+    own_database: tuple[PostgresServer, Cluster], tmp_path: Path
 ) -> None:
     database, cluster = own_database
     first = cluster.add()
@@ -671,14 +672,21 @@ def test_a_node_that_starts_while_the_database_is_away_waits_for_it(
     first.kill()
     database.stop()
     port = free_port()
-    starting = threading.Thread(target=first.up, kwargs={"FOREWARN_CONTROL": f"127.0.0.1:{port}"})
-    starting.start()
-    while not (answer := health(port, "/readyz"))[0] and starting.is_alive():
-        threading.Event().wait(0.1)
-    assert (answer[0], "This node starts, and answers no polls yet" in answer[1]) == (503, True)
-    assert health(port, "/healthz")[0] == 503, "a balancer must not send polls to it"
-    first.until_output("database_unreachable")
-    database.start()
+    with SystemdSocket(tmp_path) as systemd:
+        variables = {"FOREWARN_CONTROL": f"127.0.0.1:{port}", **systemd.variables}
+        starting = threading.Thread(target=first.up, kwargs=variables)
+        starting.start()
+        while not (answer := health(port, "/readyz"))[0] and starting.is_alive():
+            threading.Event().wait(0.1)
+        assert (answer[0], "This node starts, and answers no polls yet" in answer[1]) == (503, True)
+        assert health(port, "/healthz")[0] == 503, "a balancer must not send polls to it"
+        first.until_output("database_unreachable")
+        waits = systemd.receive()
+        assert waits["EXTEND_TIMEOUT_USEC"] == "60000000", "systemd would end it"
+        assert waits["STATUS"].startswith("Cannot use the database")
+        database.start()
+        while "READY" not in systemd.receive():
+            pass
     starting.join(LONGEST_WAIT_SECONDS)
     assert cluster.leader() is first
     assert [health(port, path)[0] for path in ("/healthz", "/readyz")] == [200, 200]

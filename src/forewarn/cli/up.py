@@ -75,7 +75,7 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
-WAITING_SECONDS = 10.0
+WAITING_SECONDS = 5.0
 """How often a service that waits for its database tells systemd so."""
 
 
@@ -128,7 +128,7 @@ async def _start(service: ForegroundService, systemd: SystemdNotifier, stopped: 
     while not (starting.done() or stopping.done()):
         await asyncio.wait([starting, stopping], timeout=WAITING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if problem := service.waits_for:
-            systemd.waiting(problem, 3 * WAITING_SECONDS)
+            systemd.waiting(problem, 12 * WAITING_SECONDS)
     stopping.cancel()
     if not starting.done():
         starting.cancel()

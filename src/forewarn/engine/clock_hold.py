@@ -43,6 +43,7 @@ class ClockHold:
         """Number of the last jump that was noticed."""
         self._unrecorded: deque[ClockJump] = deque()
         """Jumps that are not on disk, because the disk fails."""
+        self._has_compared = False
         self.on_change: Callable[[], None] = lambda: None
         """Called when a hold has begun or ended."""
 
@@ -82,20 +83,27 @@ class ClockHold:
         return self._clock.jump is not None
 
     def compare(self, time: datetime) -> datetime | None:
-        """Compare with a time that is right, on a node that follows, which records nothing. Returns the system time if
-        it is wrong: then the service does not use it."""
+        """Compare with the time of the database, on a node that follows, which records nothing.
+
+        Returns the time of this node if it differs.
+
+        When it starts, the node uses the time of the database if its own differs. A later jump of its clock is accepted
+        when the time is stable, as on a leader, but not while only the time before the jump agrees.
+        """
         if self._clock is None:
             return None
         now, jump = self._clock.now(), self._clock.jump
         system_time = now + jump.step if jump is not None else now
-        if abs(system_time - time) > MAX_STEP:
-            if abs(now - time) > MAX_STEP:
-                self._clock.use(time)
-            return system_time
-        if jump is not None:
+        agrees, agrees_later = (abs(each - time) <= MAX_STEP for each in (now, system_time))
+        is_first, self._has_compared = not self._has_compared, True
+        if not agrees and not agrees_later and is_first:
+            self._clock.use(time)
+        elif jump is not None and (agrees_later if agrees else now >= jump.until):
             self._clock.accept()
             self._unrecorded.clear()
-        return None
+        if agrees and agrees_later:
+            return None
+        return system_time if agrees or is_first else now
 
     async def accept(self, by: str) -> None:
         """End the hold: an operator says that the system time is right."""
