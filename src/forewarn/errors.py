@@ -984,6 +984,20 @@ class DatabaseFailed(StoreFailed):
 class DatabaseUnreachable(StoreFailed):
     message = "Cannot use the database {place}: {problem}. Nothing was changed."
 
+    @property
+    def is_mistake(self) -> bool:
+        """Whether the server responds, and will not accept this URL later: a wrong password, or an unknown database."""
+        problem = str(self.fields["problem"])
+        passes = (
+            "starting up",
+            "shutting down",
+            "recovery mode",
+            "not yet accepting",
+            "too many",
+            "remaining connection",
+        )
+        return "FATAL:" in problem and not any(text in problem for text in passes)
+
 
 class ExtraMissing(Unavailable):
     message = "The setting database needs psycopg, which is not installed. Run: pip install 'forewarn[postgresql]'"

@@ -192,7 +192,6 @@ class Engine:
     def tidy_follower(self) -> None:
         """Do what a node must do from time to time while it follows. The leader does it with its other work."""
         self._retention.forget_expired()
-        self.clock_hold.accept_stable_time()
 
     @property
     def on_deposed(self) -> Callable[[], None]:

@@ -7,10 +7,10 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.clock import MAX_STEP, seconds_since_boot
+from forewarn.clock import seconds_since_boot
 from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
-from forewarn.errors import BadChangeSet, DatabaseFailed, StoreFailed
+from forewarn.errors import BadChangeSet, DatabaseFailed, DatabaseUnreachable, StoreFailed
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ APPLY_BATCH = 50
 WAIT_SECONDS = 0.1
 """Longest wait for a notification. Databases may lack them, and some poolers lose them."""
 RETRY_SECONDS = 0.5
+START_RETRY_SECONDS = 1.0
+"""How often a node that starts tries to reach the database."""
 JOURNAL_SECONDS = 600.0
 """How long rows of the journal are kept."""
 LOST_NODE_SECONDS = 600.0
@@ -80,6 +82,8 @@ class Node:
         self.role_changes = 0
         self.problem = ""
         """Why the database cannot be used; empty if it can."""
+        self.has_state = False
+        """Whether it has loaded the state. Until then it answers no polls."""
         self.clock_problem = ""
         """How its clock differs from the database's; empty if both agree."""
         self._store = store
@@ -125,6 +129,7 @@ class Node:
         await self._membership_thread.call(lambda: self._membership.report(self.row))
         self.caught_up_at = seconds_since_boot()
         await self._load()
+        self.has_state = True
         await self._step()
         promotion = self._promotion
         self._tasks = [asyncio.create_task(self._keep_role())]  # also during the promotion, which may take long
@@ -257,6 +262,20 @@ class Node:
             if not keeps:
                 await self._lose_lease("another node has taken its lease")
 
+    async def wait_for_database(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do a step of the start. If the database cannot be reached, try it again, for ever."""
+        while True:
+            try:
+                await step()
+            except DatabaseUnreachable as error:
+                if error.is_mistake:
+                    raise
+                self._set_problem(str(error))
+                await asyncio.sleep(START_RETRY_SECONDS)
+            else:
+                self._set_problem("")
+                return
+
     def _set_problem(self, problem: str, *, answered: bool = False) -> None:
         if problem and not self.problem and answered:
             _log.warning("database_failed", "The database rejected a statement of this node; retrying.", error=problem)
@@ -313,11 +332,8 @@ class Node:
         return seconds_since_boot() - self._gave_up_at < (ABSTAIN_SECONDS if others else ABSTAIN_ALONE_SECONDS)
 
     def _compare_clock(self, database_time: datetime) -> None:
-        """A node with a wrong clock must not lead: events would start early or late."""
-        own = self.engine.clock.now()
-        jump = self.engine.clock_hold.jump
-        used_later = own + jump.step if jump is not None else own  # if it led, at the end of the hold
-        wrong = next((time for time in (own, used_later) if abs(time - database_time) > MAX_STEP), None)
+        """A node with a wrong clock must not lead: events would start early or late. It answers with the right time."""
+        wrong = self.engine.clock_hold.compare(database_time)
         if wrong is None:
             if self.clock_problem:
                 _log.info("clock_agrees", "The clock of this node agrees with the database's again.")
