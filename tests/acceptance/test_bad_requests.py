@@ -97,6 +97,10 @@ NAMES = (
 
 FORMS = (
     Bad("unknown field", OPERATIONS, restart(notise="1h"), INVALID, ("/notise", "Did you mean 'notice'?")),
+    *(
+        Bad(f"unknown field {name}", OPERATIONS, restart(**{name: 1}), INVALID, ("is not a known member",))
+        for name in ("a - at `$.zzz", "a` - at `$.vms", "a - at `$[0]", "a - at `$.cause[0]", "x` - at `key` in `$.y")
+    ),
     Bad(
         "a member's former name", OPERATIONS, update(postpone_until="2h"), INVALID, ("now called 'postpone_deadline'",)
     ),

@@ -101,15 +101,16 @@ _UNITS = {"str": "characters", "array": "items", "object": "members"}
 
 def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     """Translate msgspec's error: which member, what is wrong, and what is allowed."""
-    message, _, path = text.partition(" - at `")  # `$.vms[0]`, or `key` in `$.hosts`
-    names = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path)
-    pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
+    # First, because only this message has text of the caller. It has no path: no body has objects with such members.
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
         known = list(properties_of(kind))
         new = RENAMED_MEMBERS.get(unknown[1])
         hint = f" It is now called {shown(new)}." if new in known else nearest(unknown[1], known)
         problem = f"is not a known member.{hint}"
-        return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
+        return BadRequestBody(pointer=f"/{_escaped(unknown[1])}", problem=problem, allowed=known)
+    message, _, path = text.partition(" - at `")  # `$.vms[0]`, or `key` in `$.hosts`
+    names = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path)
+    pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]
         words = schema["description"]
