@@ -101,6 +101,20 @@ async def test_all_requests_together_do_one_slice_in_an_iteration() -> None:
     assert turns.largest == SLICE_COST
 
 
+async def test_one_request_begins_in_an_iteration_however_many_arrive_at_once() -> None:
+    slices, turns = Slices(), Turns()
+
+    async def app(scope: Any, _: Any, __: Any) -> None:
+        turns.take_step(scope["path"])
+
+    unused: Any = None  # the application above receives and sends nothing
+    begin, watcher = slices.begin_in_turn(app), asyncio.create_task(turns.watch())
+    await asyncio.gather(*(begin({"type": "http", "path": f"/{each}"}, unused, unused) for each in range(100)))
+    watcher.cancel()
+    assert turns.steps == [f"/{each}" for each in range(100)], "in their order"
+    assert turns.largest == 1
+
+
 async def test_a_map_does_not_wait_for_plans() -> None:
     """The plans together have as many turns as the map."""
     slices, turns = Slices(), Turns()

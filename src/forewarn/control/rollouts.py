@@ -327,7 +327,7 @@ class RolloutControl:
         )
 
     async def rollouts(self, request: Request) -> Response:
-        found, last_key = await rows_page(request, self._engine.records.rollouts)
+        found, last_key = await rows_page(request, self._engine.records.rollouts, lambda rollout: len(rollout.patterns))
         return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), last_key)
 
     async def rollout(self, request: Request) -> Response:
