@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from forewarn.control.schema import MAX_NAME, MAX_NUMBER, properties_of
 from forewarn.core.durations import MAX_DURATION, TooFarAwayError, parse_duration, parse_future_time
 from forewarn.core.operations import UNKNOWN, parse_interruption
+from forewarn.core.requests import MAX_VMS
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, BodyTooLarge, nearest, shown
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ async def read_body(request: Request, kind: type[B]) -> B:
         raise BadRequestBody(pointer="", problem=problem, allowed=allowed) from error
     request.state.body = msgspec.to_builtins(body)
     for name, value in request.state.body.items():
-        for text in value if isinstance(value, list) else [value]:
+        for text in islice(value, MAX_VMS) if isinstance(value, list) else [value]:  # the core rejects longer ones
             if name != FILE_MEMBER and isinstance(text, str) and not text.isprintable():
                 raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=_NOT_PLAIN, allowed=_PLAIN)
     return body
