@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forewarn.testing.loop_thread import LoopThread
 
 GROUPS, EVENTS = 100, 50
-AT_ONCE = 100
+AT_ONCE, FEW_AT_ONCE = 100, 10
 SCALE_SET = "web"
 FLEET = f'[[group]]\nname = "{SCALE_SET}"\nkind = "scale-set"\n[[vm]]\ngroup = "{SCALE_SET}"\ncount = 1000\n' + "".join(
     f'[[host]]\nname = "host-{number}"\n[[group]]\nname = "group-{number}"\nkind = "availability-set"\n'
@@ -122,5 +122,10 @@ def test_many_requests_at_once_take_turns(service: Service, requests: list[Reque
             with turns:
                 caller.send_at_once(each, AT_ONCE, loop)
             found[each.route] = turns.longest
+    for each in requests:  # a hint is much work, and follows a search in history
+        if each.route in ("/v1/events", "/v1/history") and each.worst in ("vm: nearly a name", "host: nearly a name"):
+            with turns:
+                caller.send_at_once(each, FEW_AT_ONCE, loop)
+            found[f"{each.route} ({each.worst})"] = turns.longest
     assert len(found) > 30
     assert not [f"{lines:,} lines: {route}" for route, lines in found.items() if lines > MAX_LINES]

@@ -187,7 +187,7 @@ class EventControl:
         )
         found, last_key = await rows_page(request, records.events, lambda event: len(event.resources), filters)
         if not found:
-            check = NameCheck(self._engine, token)
+            check = NameCheck(self._engine, self._slices, token)
             if not is_pattern(query.vm):
                 await check.vm(query.vm)
             await check.groups((query.group,) if query.group and not own else ())

@@ -121,7 +121,7 @@ class HistoryControl:
             name = "since" if query.since else "during"
             problem = f"{shown(getattr(query, name))} is in the future, so nothing can match"
             raise BadParameter(parameter=name, problem=problem, allowed="a time in the past")
-        check = NameCheck(self._engine, tenant)
+        check = NameCheck(self._engine, self._slices, tenant)
         await check.vm(query.vm)
         await check.groups(() if tenant.group else history_filter.groups)
         await check.host(query.host)

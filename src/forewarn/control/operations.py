@@ -372,7 +372,7 @@ class OperationControl:
             filters = filters._replace(live=True)
         found, last_key = await rows_page(request, records.operations, _names, filters)
         if not found:
-            check = NameCheck(self._engine, caller(request))
+            check = NameCheck(self._engine, self._slices, caller(request))
             if not is_pattern(query.vm):
                 await check.vm(query.vm)
             await check.groups((query.group,) if query.group else ())

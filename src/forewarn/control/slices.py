@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from forewarn.core.steps import Steps
 
@@ -120,11 +120,18 @@ class Slices:
             self._taken[what] -= 1
 
     def begin_in_turn(self, app: ASGIApp) -> ASGIApp:
-        """ASGI middleware that lets one request begin in an iteration, however many arrive at once."""
+        """ASGI middleware that lets one request begin in an iteration, and go on with its complete body, however many
+        arrive at once."""
 
         async def begin(scope: Scope, receive: Receive, send: Send) -> None:
+            async def receive_in_turn() -> Message:
+                message = await receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    await self.turn()
+                return message
+
             await self.turn()
-            await app(scope, receive, send)
+            await app(scope, receive_in_turn, send)
 
         return begin
 
