@@ -10,6 +10,7 @@ from forewarn.core.fleet import TERMINATE_NOTICE_KINDS, FleetChange, GroupKind, 
 from forewarn.core.operations import OperationStatus
 from forewarn.core.placement import can_share_host
 from forewarn.core.state import HistoryEntry
+from forewarn.core.steps import at_once
 from forewarn.core.waits import coupled_deletions
 from forewarn.errors import DestinationConflict, NoTerminateNotice, NotScaleSet, VMHasLiveEvent
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.core.windows import Window
 
 
@@ -138,15 +140,21 @@ def _check_hosts(draft: Draft, fleet: Fleet, before: Mapping[str, VM], change: F
         draft.change_fleet(FleetChange(changed=tuple(chain.from_iterable(in_turn.placed.values())), in_place=True))
 
 
-def return_host(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> list[Operation]:
+def return_host_in_steps(
+    draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str
+) -> Steps[list[Operation]]:
     """Return a host to service and cancel the pending moves away from it. Returns the cancelled operations."""
     if not placement.set_host_state(draft, now, name, HostState.IN_SERVICE, by):
         return []
-    return [
-        history.cancel(draft, now, operation, by, f"{name} was returned to service")
-        for operation in draft.operations_at(name)
-        if operation.cause == "degraded-hardware" and operation.status is OperationStatus.PENDING
-    ]
+    cancelled = []
+    for operation in draft.operations_at(name):
+        if operation.cause == "degraded-hardware" and operation.status is OperationStatus.PENDING:
+            reason = f"{name} was returned to service"
+            cancelled.append((yield from history.cancel_in_steps(draft, now, operation, by, reason)))
+    return cancelled
+
+
+return_host = at_once(return_host_in_steps)
 
 
 def _check_terminate_notice(fleet: Fleet, group: Group) -> None:

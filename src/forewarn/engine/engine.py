@@ -297,15 +297,15 @@ class Engine:
 
     async def cancel(self, event_id: str, by: str, reason: str = "") -> Event:
         """Cancel the operation of an event that has not started."""
-        return await self.execute(approvals.cancel, event_id, by, reason)
+        return await self.execute_in_steps(approvals.cancel_in_steps, event_id, by, reason)
 
     async def cancel_operation(self, operation_id: str, by: str, reason: str = "") -> Operation:
         """Cancel an operation that has not started."""
-        return await self.execute(approvals.cancel_operation, operation_id, by, reason)
+        return await self.execute_in_steps(approvals.cancel_operation_in_steps, operation_id, by, reason)
 
     async def postpone(self, event_id: str, by: str, until: datetime) -> Event:
         """Postpone an event: set a later NotBefore."""
-        return await self.execute(approvals.postpone, event_id, by, until)
+        return await self.execute_in_steps(approvals.postpone_in_steps, event_id, by, until)
 
     async def mark_done(self, operation_id: str, by: str, placed: Mapping[str, str] | None = None) -> Operation:
         """Mark an operation as done, and stop waiting for the fabric. `placed`: where its VMs are now."""
@@ -315,7 +315,7 @@ class Engine:
 
     async def mark_failed(self, operation_id: str, by: str, reason: str = "") -> Operation:
         """Mark an operation as failed, and stop waiting for the fabric."""
-        operation = await self.execute(progress.failed, operation_id, by, reason)
+        operation = await self.execute_in_steps(progress.failed_in_steps, operation_id, by, reason)
         self._executor.stop_waiting(operation_id)
         return operation
 
@@ -325,10 +325,6 @@ class Engine:
             await self.forwarder.enable(scope, by)
             return
         await self.execute(enabling.enable, scope, by)
-
-    async def return_host(self, name: str, by: str) -> list[Operation]:
-        """Return a host to service. Returns the operations that this cancels."""
-        return await self.execute(fleet_commands.return_host, name, by)
 
     async def set_policy(self, group: str, policy: PolicyUpdate, by: str) -> Group:
         """Change the policy of a group."""
