@@ -529,10 +529,18 @@ def _membership(fleet: Fleet, vm: VM) -> tuple[str, str]:
     return vm.group, fleet.scope_of(vm)
 
 
-def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str], sequence: int) -> tuple[Fleet, FleetChange]:
-    """Return the fleet after a file is applied, and the difference. `sequence`: the newest row of history."""
+class FleetPlan(NamedTuple):
+    """A planned change of the fleet."""
+
+    before: Fleet
+    after: Fleet
+    change: FleetChange
+
+
+def apply_declared(declared: Fleet, before: Fleet, destinations: Set[str], sequence: int) -> FleetPlan:
+    """Plan to apply a fleet file. `sequence`: the newest row of history."""
     after = keep_runtime_state(before, declared, destinations, sequence)
-    return after, difference(before, after)
+    return FleetPlan(before, after, difference(before, after))
 
 
 def keep_runtime_state(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.clock import VirtualClock
@@ -15,7 +16,7 @@ from forewarn.core import access, approvals, enabling, fleet_commands, progress,
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Changes, Draft
-from forewarn.core.steps import finish
+from forewarn.core.steps import SLICE_COST, finish
 from forewarn.engine.clock_hold import ClockHold
 from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
@@ -28,12 +29,12 @@ from forewarn.system.logs import get_logger
 from forewarn.system.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
     from datetime import datetime
 
     from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
-    from forewarn.core.fleet import Fleet, FleetChange, Group
+    from forewarn.core.fleet import Fleet, FleetChange, FleetPlan, Group
     from forewarn.core.fleet_commands import PolicyUpdate
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import CauseRequest, FailedAttempt, Operation
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
     from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store, StoredState
+
+    FleetPlanner = Callable[[Fleet, Set[str], int], FleetPlan]
+    """Plans a change of a fleet. Also gets the hosts that VMs are moving to, and the newest sequence of history."""
 
 
 T = TypeVar("T")
@@ -363,28 +367,53 @@ class Engine:
         dry_run: bool = False,
     ) -> AppliedFleet:
         """Replace the fleet, except in a dry run."""
-        while True:
-            before, state = self.fleet, self._writer.state
-            after, change = await self.worker.run(apply_declared, before, fleet, state.destinations(), state.sequence)
+        planner = partial(apply_declared, fleet)
+        plan = await self.plan_fleet(planner)
+        found = await self.change_fleet(planner, plan, by, force=force, reason=reason, facts=facts, dry_run=dry_run)
+        if not dry_run:
+            self.fleet_problem = ""
+        return found
 
-            def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> list[str] | None:
-                # Keep spare hosts that VMs are moving to. (B023: runs before the loop continues.)
-                if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
-                    return None
-                draft.changes.facts.update(facts or {})
-                if not change:  # noqa: B023
-                    return []
-                return fleet_commands.apply_fleet(
-                    *(draft, now, limits, after, change, by),  # noqa: B023
-                    force=force,
-                    reason=reason,
-                )
+    async def plan_fleet(self, planner: FleetPlanner) -> FleetPlan:
+        """Plan a change of the fleet in another thread: that takes long for a large fleet."""
+        state = self._writer.state
+        return await self.worker.run(planner, state.fleet, state.destinations(), state.sequence)
 
-            revoked = self.preview(apply)[0] if dry_run else await self.execute(apply)
-            if revoked is not None:
-                if not dry_run:
-                    self.fleet_problem = ""
-                return AppliedFleet(change, revoked)
+    async def change_fleet(
+        self,
+        planner: FleetPlanner,
+        plan: FleetPlan,
+        by: str,
+        *,
+        force: bool,
+        reason: str,
+        facts: dict[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> AppliedFleet:
+        """Change the fleet as planned, except in a dry run. If it has changed since, plan again while the writer waits:
+        a third plan is never needed."""
+
+        def change(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[AppliedFleet]:
+            found = plan
+            fleet, destinations = draft.fleet, draft.destinations()
+            # Spare hosts that VMs are moving to must stay.
+            if fleet is not plan.before or not plan.after.hosts.keys() >= destinations & fleet.hosts.keys():
+                planning = asyncio.create_task(self.worker.run(planner, fleet, destinations, draft.sequence))
+                try:
+                    while not planning.done():
+                        yield SLICE_COST
+                finally:
+                    planning.cancel()
+                found = planning.result()
+            draft.changes.facts.update(facts or {})
+            if not found.change:
+                return AppliedFleet(found.change, [])
+            revoked = fleet_commands.apply_fleet(
+                *(draft, now, limits, found.after, found.change, by), force=force, reason=reason
+            )
+            return AppliedFleet(found.change, revoked)
+
+        return await (self.preview_in_steps(change) if dry_run else self.execute_in_steps(change))
 
     async def tick(self) -> None:
         """Process what is due now. After a jump of the system clock, nothing is processed until the hold ends."""
