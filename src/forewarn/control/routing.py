@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.routing import Route as StarletteRoute
 
-from forewarn.control.input import read_query
+from forewarn.control.input import MAX_BODY_BYTES, read_query
 from forewarn.control.schema import MAX_NAME, NoMembers
 from forewarn.core.access import Role
 from forewarn.engine.writer import collect_changes
@@ -55,6 +55,8 @@ class Route(NamedTuple):
     body: type[Struct] | None = None
     """The type of the request body; None: no body."""
     body_type: str = JSON
+    max_bytes: int = MAX_BODY_BYTES
+    """Maximum length of the body."""
     status: int = 200
     other_status: int | None = None
     """A second status: for a dry run, or if the service is not ready."""

@@ -369,35 +369,35 @@ class Engine:
         """Replace the fleet, except in a dry run."""
         planner = partial(apply_declared, fleet)
         plan = await self.plan_fleet(planner)
-        found = await self.change_fleet(planner, plan, by, force=force, reason=reason, facts=facts, dry_run=dry_run)
+        command = self.fleet_change(planner, plan, by, force=force, reason=reason, facts=facts)
+        applied = await (self.preview_in_steps(command) if dry_run else self.execute_in_steps(command))
         if not dry_run:
             self.fleet_problem = ""
-        return found
+        return applied
 
     async def plan_fleet(self, planner: FleetPlanner) -> FleetPlan:
         """Plan a change of the fleet in another thread: that takes long for a large fleet."""
         state = self._writer.state
         return await self.worker.run(planner, state.fleet, state.destinations(), state.sequence)
 
-    async def change_fleet(
+    def fleet_change(
         self,
         planner: FleetPlanner,
-        plan: FleetPlan,
+        plan: FleetPlan | None,
         by: str,
         *,
         force: bool,
         reason: str,
         facts: dict[str, str] | None = None,
-        dry_run: bool = False,
-    ) -> AppliedFleet:
-        """Change the fleet as planned, except in a dry run. If it has changed since, plan again while the writer waits:
-        a third plan is never needed."""
+    ) -> Callable[[Draft, datetime, OperatorLimits], Steps[AppliedFleet]]:
+        """Return the command that changes the fleet as planned. If there is no plan, or the fleet has changed since, it
+        plans while the writer waits. So a third plan is never needed."""
 
         def change(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[AppliedFleet]:
-            found = plan
-            fleet, destinations = draft.fleet, draft.destinations()
+            found, fleet, destinations = plan, draft.fleet, draft.destinations()
             # Spare hosts that VMs are moving to must stay.
-            if fleet is not plan.before or not plan.after.hosts.keys() >= destinations & fleet.hosts.keys():
+            lost = destinations & fleet.hosts.keys() - found.after.hosts.keys() if found is not None else ()
+            if found is None or fleet is not found.before or lost:
                 planning = asyncio.create_task(self.worker.run(planner, fleet, destinations, draft.sequence))
                 try:
                     while not planning.done():
@@ -413,7 +413,7 @@ class Engine:
             )
             return AppliedFleet(found.change, revoked)
 
-        return await (self.preview_in_steps(change) if dry_run else self.execute_in_steps(change))
+        return change
 
     async def tick(self) -> None:
         """Process what is due now. After a jump of the system clock, nothing is processed until the hold ends."""
