@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import VM, Group, Host
 
-MAX_PART_ITEMS = 5000
+MAX_PART_ITEMS = 2000
 """Maximum number of VMs, groups and hosts in one change of a part of the fleet."""
 
 
