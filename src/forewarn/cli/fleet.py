@@ -1,4 +1,4 @@
-"""forewarn fleet: check and apply a fleet file, and show the fleet."""
+"""forewarn fleet: check and apply a fleet file, change a part of the fleet, and show it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def full_path(path: str) -> str:
 
 @click.group()
 def command() -> None:
-    """Check a fleet file, apply it, change a part of the fleet, or show it.
+    """Check or apply a fleet file, or a part of one. Show the fleet.
 
     \b
     Example:
@@ -99,7 +99,7 @@ def apply(file: str, force: bool, dry_run: bool, yes: bool, client: ControlClien
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_command
 def add(file: str, force: bool, dry_run: bool, yes: bool, client: ControlClient, as_json: bool) -> None:
-    """Add the VMs, groups and hosts of a file to the fleet, or change them.
+    """Add or change the VMs, groups and hosts of a file.
 
     The file has the format of a fleet file. VMs, groups and hosts that it does not name stay as they are. An entry
     replaces all that an earlier file said about this VM, group or host.
