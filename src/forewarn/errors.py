@@ -369,6 +369,10 @@ class NoVMNamed(Invalid):
     member = "vms"
 
 
+class NothingToRemove(Invalid):
+    message = "The request names nothing to remove. Name at least one VM, group or host."
+
+
 class LimitExceeded(Invalid):
     message = "Too many {things} for one {what}: {count:,}. The maximum is {maximum:,}. {remedy}"
 
@@ -589,6 +593,10 @@ class VMHasLiveEvent(Conflict):
         "{vms} would leave the fleet or change group during an active event ({events}). Wait, cancel the events, or "
         "apply with --force, which ends them."
     )
+
+
+class StillInUse(Conflict):
+    message = "The {what} {name} cannot be removed, because {problem}. {remedy}."
 
 
 class TokenExists(Conflict):

@@ -165,6 +165,23 @@ def test_a_follower_receives_few_fleet_files_at_a_time(cluster: Cluster) -> None
         assert [client.recv(12) for client in slow] == [b"HTTP/1.1 408"] * 2
 
 
+def test_a_part_of_the_fleet_changes_through_a_follower(cluster: Cluster) -> None:
+    leader, follower = cluster.add(), cluster.add()
+    part = b'[[host]]\nname = "rack-9"\n[[vm]]\nname = "late"\nhost = "rack-9"\naddress = "127.0.0.9"\n'
+    key = {"Idempotency-Key": "once"}
+    answers = [follower.control("PATCH", "/v1/fleet", part, headers=key) for _ in range(2)]
+    assert [(one.status, one.json()["added"]) for one in answers] == [(200, ["late"])] * 2
+    assert follower.request(source="127.0.0.9").status == 200, "at once"
+    cluster.until_equal()
+    assert leader.request(source="127.0.0.9").status == 200
+    assert follower.control("POST", "/v1/fleet/remove", {"hosts": ["rack-9"]}).status == 409
+    gone = follower.control("POST", "/v1/fleet/remove", {"vms": ["late"], "hosts": ["rack-9"]})
+    assert (gone.status, gone.json()["hosts_removed"]) == (200, ["rack-9"])
+    assert follower.request(source="127.0.0.9").status == 404
+    cluster.until_equal()
+    assert leader.control("GET", "/v1/hosts/rack-9").status == 404
+
+
 def test_when_the_leader_is_killed_another_leads_and_nothing_is_lost(cluster: Cluster) -> None:
     first, second, third = cluster.add(), cluster.add(), cluster.add()
     enabled(second)

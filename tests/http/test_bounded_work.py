@@ -17,6 +17,7 @@ import pytest
 from tools.bench.worst_requests import Request, known_names, worst_requests
 
 from counted_lines import MAX_LINES, Turns
+from forewarn.core.fleet_parts import MAX_PART_ITEMS
 from forewarn.testing import Service
 
 if TYPE_CHECKING:
@@ -129,3 +130,17 @@ def test_many_requests_at_once_take_turns(service: Service, requests: list[Reque
             found[f"{each.route} ({each.worst})"] = turns.longest
     assert len(found) > 30
     assert not [f"{lines:,} lines: {route}" for route, lines in found.items() if lines > MAX_LINES]
+
+
+def test_the_largest_part_of_a_fleet_has_a_bound(service: Service) -> None:
+    names = [f"part-{number}" for number in range(MAX_PART_ITEMS)]
+    text = f'[[vm]]\nname = "part-{{n}}"\ncount = {MAX_PART_ITEMS}\nhosts = ["host-0", "host-1"]\n'
+    for method, target, body in (
+        ("PATCH", "/v1/fleet", text.encode()),
+        ("PATCH", "/v1/fleet", text.replace('"host-0"', '"host-2"').encode()),
+        ("POST", "/v1/fleet/remove", json.dumps({"vms": names}).encode()),
+    ):
+        with (turns := Turns(service._running.loop)):
+            answer = json.loads(Caller(service, service.token).send(Request(method, target, target, body)))
+        assert MAX_PART_ITEMS // 2 in map(len, answer.values()) or MAX_PART_ITEMS in map(len, answer.values())
+        assert turns.longest <= MAX_LINES, f"{turns.longest:,} lines: {method} {target}"

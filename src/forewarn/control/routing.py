@@ -60,6 +60,7 @@ class Route(NamedTuple):
     """The type of the request body; None: no body."""
     body_type: str = JSON
     body_limit: BodyLimit = BodyLimit()
+    """How large the body may be."""
     status: int = 200
     other_status: int | None = None
     """A second status: for a dry run, or if the service is not ready."""

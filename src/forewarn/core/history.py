@@ -57,7 +57,7 @@ HISTORY_KINDS = {
     "clock-jumped": "The system clock jumped: starts, inactivity and retention are held.",
     "clock-accepted": "The service uses the system time again, because it was stable or an operator accepted it.",
     "policy-changed": "The policy of a group was changed.",
-    "fleet-applied": "A fleet file was applied.",
+    "fleet-applied": "A fleet file was applied, or a part of the fleet was changed.",
     "token-created": "A token was created.",
     "token-revoked": "A token was revoked, or ended because its group was removed.",
     "session-started": "A user signed in to the portal.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.clock import VirtualClock
@@ -14,7 +15,7 @@ from forewarn.core import access, approvals, enabling, fleet_commands, progress,
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Changes, Draft
-from forewarn.core.steps import finish
+from forewarn.core.steps import SLICE_COST, finish
 from forewarn.engine.clock_hold import ClockHold
 from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
@@ -27,12 +28,12 @@ from forewarn.system.logs import get_logger
 from forewarn.system.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
     from datetime import datetime, timedelta
 
     from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
-    from forewarn.core.fleet import Fleet, FleetChange, Group
+    from forewarn.core.fleet import Fleet, FleetChange, FleetPlan, Group
     from forewarn.core.fleet_commands import PolicyUpdate
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import CauseRequest, FailedAttempt, Operation
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
     from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store, StoredState
+
+    FleetPlanner = Callable[[Fleet, Set[str], int], FleetPlan]
+    """Plans a change of a fleet. Also gets the hosts that VMs are moving to, and the newest sequence of history."""
 
 
 T = TypeVar("T")
@@ -361,28 +365,53 @@ class Engine:
         dry_run: bool = False,
     ) -> AppliedFleet:
         """Replace the fleet, except in a dry run."""
-        while True:
-            before, state = self.fleet, self._writer.state
-            after, change = await self.worker.run(apply_declared, before, fleet, state.destinations(), state.sequence)
+        planner = partial(apply_declared, fleet)
+        plan = await self.plan_fleet(planner)
+        command = self.fleet_change(planner, plan, by, force=force, reason=reason, facts=facts)
+        applied = await (self.preview_in_steps(command) if dry_run else self.execute_in_steps(command))
+        if not dry_run:
+            self.fleet_problem = ""
+        return applied
 
-            def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> list[str] | None:
-                # Keep spare hosts that VMs are moving to. (B023: runs before the loop continues.)
-                if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
-                    return None
-                draft.changes.facts.update(facts or {})
-                if not change:  # noqa: B023
-                    return []
-                return fleet_commands.apply_fleet(
-                    *(draft, now, limits, after, change, by),  # noqa: B023
-                    force=force,
-                    reason=reason,
-                )
+    async def plan_fleet(self, planner: FleetPlanner) -> FleetPlan:
+        """Plan a change of the fleet in another thread: that takes long for a large fleet."""
+        state = self._writer.state
+        return await self.worker.run(planner, state.fleet, state.destinations(), state.sequence)
 
-            revoked = self.preview(apply)[0] if dry_run else await self.execute(apply)
-            if revoked is not None:
-                if not dry_run:
-                    self.fleet_problem = ""
-                return AppliedFleet(change, revoked)
+    def fleet_change(
+        self,
+        planner: FleetPlanner,
+        plan: FleetPlan | None,
+        by: str,
+        *,
+        force: bool,
+        reason: str,
+        facts: dict[str, str] | None = None,
+    ) -> Callable[[Draft, datetime, OperatorLimits], Steps[AppliedFleet]]:
+        """Return the command that changes the fleet as planned. If there is no plan, or the fleet has changed since, it
+        plans while the writer waits. So a third plan is never needed."""
+
+        def change(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[AppliedFleet]:
+            found, fleet, destinations = plan, draft.fleet, draft.destinations()
+            # Spare hosts that VMs are moving to must stay.
+            lost = destinations & fleet.hosts.keys() - found.after.hosts.keys() if found is not None else ()
+            if found is None or fleet is not found.before or lost:
+                planning = asyncio.create_task(self.worker.run(planner, fleet, destinations, draft.sequence))
+                try:
+                    while not planning.done():
+                        yield SLICE_COST
+                finally:
+                    planning.cancel()
+                found = planning.result()
+            draft.changes.facts.update(facts or {})
+            if not found.change:
+                return AppliedFleet(found.change, [])
+            revoked = fleet_commands.apply_fleet(
+                *(draft, now, limits, found.after, found.change, by), force=force, reason=reason
+            )
+            return AppliedFleet(found.change, revoked)
+
+        return change
 
     async def tick(self) -> None:
         """Process what is due now. After a jump of the system clock, nothing is processed until the hold ends."""
