@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from codecs import getincrementaldecoder
 from functools import partial
 from hashlib import sha256
@@ -21,6 +20,7 @@ from forewarn.core.fleet_parts import MAX_PART_ITEMS, FleetNames, plan_part, pla
 from forewarn.core.waits import first_names
 from forewarn.errors import MAX_SHOWN
 from forewarn.files.fleet_file import MAX_FLEET_BYTES, parse_fleet, parse_part
+from forewarn.system.memory import without_garbage_collection
 from forewarn.system.sockets import release
 
 if TYPE_CHECKING:
@@ -105,12 +105,7 @@ async def apply_fleet(
     `while_wanted` may end the wait for the decoded file.
     """
     async with metadata.applying:
-        # A full garbage collection visits every VM with all threads stopped, and finds nothing. Disable it only in a
-        # process of the service itself, which has called gc.freeze at its start. A test's process is not ours.
-        own_process = gc.get_freeze_count() > 0
-        if own_process:
-            gc.disable()
-        try:
+        with without_garbage_collection():
             fleet, file_hash = await while_wanted(engine.worker.run(_read_fleet, text, source))
             reserved = metadata.reserve(fleet)
             try:
@@ -123,10 +118,6 @@ async def apply_fleet(
                 release(reserved)
             else:
                 await metadata.listen(engine.fleet, reserved)
-        finally:
-            if own_process:
-                gc.enable()
-                gc.freeze()
     return FleetChangeShape.of(applied, fleet)
 
 

@@ -393,7 +393,8 @@ class Fleet:
     def changed_by(self, change: FleetChange) -> Fleet:
         """Return a changed copy of this fleet. Copying is faster than building a new one."""
         after = copy(self)
-        for name in ("vms", "groups", "hosts", "_by_address", "_by_listen", "_members", "_on_host"):
+        # Also what readers add to this fleet meanwhile: a large change is made in a thread.
+        for name in ("vms", "groups", "hosts", "_by_address", "_by_listen", "_members", "_on_host", "_scope_sizes"):
             setattr(after, name, getattr(self, name).copy())
         after.alter(change)
         return after
@@ -413,9 +414,9 @@ class Fleet:
                 index.pop(getattr(vm, field), None)
             index.update((getattr(vm, field), vm) for vm in after.values() if getattr(vm, field))
         members = {group.name: group.name for group in change.groups}
-        self._rebuild_index(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
+        self._rebuild_index(self._members, self.groups, "group", before, after, members, change.groups_removed)
         tenants = {host.name: host.name.removesuffix(OWN_HOST_SUFFIX) for host in change.hosts}
-        self._rebuild_index(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
+        self._rebuild_index(self._on_host, self.hosts, "host", before, after, tenants, change.hosts_removed)
 
     def _update_scope_sizes(self, before: Iterable[VM], after: Iterable[VM], groups: Set[str]) -> None:
         """Update the counts. Those of changed groups are counted again when they are needed."""
@@ -434,7 +435,7 @@ class Fleet:
         declared: Mapping[str, object],
         field: str,
         before: Iterable[VM],
-        after: Iterable[VM],
+        after: Mapping[str, VM],
         alone: Mapping[str, str],
         undeclared: Iterable[str],
     ) -> None:
@@ -450,15 +451,16 @@ class Fleet:
             vm = self.vms.get(vm_name)
             if vm is not None and getattr(vm, field) == name:
                 names_of(name)[vm_name] = None
-        stays = {(vm.name, getattr(vm, field)) for vm in after}
         for vm in before:
-            if (vm.name, getattr(vm, field)) not in stays:  # otherwise it keeps its place
+            stays = vm.name in after and getattr(after[vm.name], field) == getattr(vm, field)
+            if getattr(vm, field) in declared and not stays:  # otherwise it keeps its place
                 names_of(getattr(vm, field)).pop(vm.name, None)
-        for vm in after:
-            names_of(getattr(vm, field))[vm.name] = None
+        for vm in after.values():
+            if getattr(vm, field) in declared:
+                names_of(getattr(vm, field))[vm.name] = None
         for name in undeclared:
             lists.pop(name, None)
-        lists.update((name, list(names)) for name, names in touched.items() if name in declared)
+        lists.update((name, list(names)) for name, names in touched.items())
 
 
 OWN_HOST_SUFFIX = "-host"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.clock import seconds_since_boot
@@ -12,6 +14,7 @@ from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import BadChangeSet, DatabaseFailed, DatabaseUnreachable, StoreFailed
 from forewarn.system.logs import get_logger
+from forewarn.system.memory import without_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +30,8 @@ READ_ROWS = 500
 RECENT_ROWS, RECENT_BYTES = 64, 262_144
 """Commits that the leader sends with an answer. Other nodes read more from the journal."""
 APPLY_BATCH = 50
-"""Rows that are applied in one turn of the event loop, so that polls are served in between."""
+"""Commits, or kilobytes of them, that are applied in one turn of the event loop, so that polls are served in between. A
+commit that is larger is decoded in a thread."""
 WAIT_SECONDS = 0.1
 """Longest wait for a notification. Databases may lack them, and some poolers lose them."""
 RETRY_SECONDS = 0.5
@@ -446,7 +450,7 @@ class Node:
 
     def _keep_row(self, _: Changes) -> None:
         if self.engine.leads and (row := self._store.last_row) is not None:
-            if len(row.data) < RECENT_BYTES:
+            if 0 < len(row.data) < RECENT_BYTES:
                 self._recent.append(row)
             else:  # not sent with an answer, and neither is any row before it
                 self._recent.clear()
@@ -509,24 +513,35 @@ class Node:
         if rows[0].number != after + 1:  # the others have expired
             await self._reload(f"the journal begins at row {rows[0].number}, and this node is at {after}")
             return
-        for number, row in enumerate(rows, 1):
-            if row.number != self.engine.position + 1:
+        applied = 0
+        for number, found in groupby(rows, attrgetter("number")):
+            parts = [row.data for row in found]
+            if number != self.engine.position + 1:
                 await self._reload(f"row {self.engine.position + 1} of the journal is missing")
                 return
             try:
-                changes = self._journal.decode(row.data, self.engine.fleet)
+                changes = await self._decode(parts)
             except BadChangeSet as error:  # another release wrote it
                 await self._reload(str(error))
                 return
             try:
-                self.engine.apply(changes, row.number)
+                self.engine.apply(changes, number)
             except Exception:  # noqa: BLE001 - a part of the row may have been applied
                 _log.exception("row_not_applied", "Cannot apply a row of the journal; loading the state again.")
-                await self._reload(f"row {row.number} of the journal could not be applied")
+                await self._reload(f"row {number} of the journal could not be applied")
                 return
-            if not number % APPLY_BATCH:
+            applied += 1 + sum(map(len, parts)) // 1000
+            if applied >= APPLY_BATCH or changes.fleet is not None:  # which is a copy: that may have taken long
                 await asyncio.sleep(0)
+                applied = 0
         self._notify()
+
+    async def _decode(self, parts: list[bytes]) -> Changes:
+        """Return the changes of a commit. Nothing else changes the fleet meanwhile: this node follows."""
+        if sum(map(len, parts)) <= APPLY_BATCH * 1000:
+            return self._journal.decode(parts, self.engine.fleet)
+        with without_garbage_collection():
+            return await self.engine.worker.run(self._journal.decode, parts, self.engine.fleet)
 
     async def _reload(self, reason: str) -> None:
         await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - seconds_since_boot(), 0.0))
