@@ -25,7 +25,7 @@ VARIANTS = {
     "chooses": Variant(spares=False, chooses=True),
     "downtime": Variant(real_clock=True),
 }
-WAYS = ("apply", "apply", "apply", "reload", "up")
+WAYS = ("apply", "apply", "part", "part", "part", "reload", "up")
 REBOOT = {"type": "Reboot"}
 NEW_KEYS: tuple[dict[str, Any], ...] = (
     *({"host": host} for host in HOSTS),

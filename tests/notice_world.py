@@ -534,7 +534,10 @@ class World:
     # --- Fleet files --------------------------------------------------------------------------------------
 
     def _do_file(self, way: str, edit: str, vm: str, keys: Mapping[str, Any] | None = None) -> None:
-        """Change the fleet file, and apply it: with `fleet apply`, at the next `forewarn up`, or by a reload."""
+        """Change the fleet file, and apply it: with `fleet apply`, at the next `forewarn up`, or by a reload.
+
+        The way `part` leaves the file as it is, and changes this VM only.
+        """
         before = {name: dict(each) for name, each in self._fleet.items()}
         if edit == "remove":
             self._fleet.pop(vm, None)
@@ -542,10 +545,14 @@ class World:
             placed = {"host": None, "hosts": None} if keys and {"host", "hosts"} & keys.keys() else {}
             self._fleet[vm] = {**self._fleet.get(vm, {}), **placed, **(keys or {})}
             self._fleet[vm] = {key: value for key, value in self._fleet[vm].items() if value is not None}
-        text = self._write_file()
+        text = self._write_file() if way != "part" else ""
         try:
             if way == "apply":
                 self.request("PUT", "/v1/fleet?force=true", text.encode())
+            elif way == "part" and edit == "remove":
+                self.request("POST", "/v1/fleet/remove", {"vms": [vm], "force": True})
+            elif way == "part":
+                self.request("PATCH", "/v1/fleet?force=true", self._entry(vm, self._fleet[vm]).encode())
             elif way == "reload":
                 self._reload()
             else:
@@ -553,7 +560,8 @@ class World:
                 self._start_with_file(before)
         except Refused:
             self._fleet = before
-            self._write_file()
+            if way != "part":
+                self._write_file()
             raise
 
     def _reload(self) -> None:
@@ -572,16 +580,18 @@ class World:
             self._start()
             raise Refused(str(error)) from error
 
+    def _entry(self, name: str, keys: Mapping[str, Any]) -> str:
+        values = {"name": name, "address": self._address(name), **keys}
+        if "hosts" in keys:  # a set of one VM
+            stem, _, number = name.rpartition("-")
+            del values["address"]
+            values |= {"name": stem + "-{n}", "first": int(number), "count": 1, "addresses": self._address(name)}
+        return "\n".join(["[[vm]]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())])
+
     def _write_file(self) -> str:
         tables = [GROUPS]
         tables += [f'[[host]]\nname = "{host}"\n' for host in HOSTS]
-        for name, keys in self._fleet.items():
-            values = {"name": name, "address": self._address(name), **keys}
-            if "hosts" in keys:  # a set of one VM
-                stem, _, number = name.rpartition("-")
-                del values["address"]
-                values |= {"name": stem + "-{n}", "first": int(number), "count": 1, "addresses": self._address(name)}
-            tables.append("\n".join(["[[vm]]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]))
+        tables += [self._entry(name, keys) for name, keys in self._fleet.items()]
         text = "\n".join(tables) + "\n"
         (self._root / "fleet.toml").write_text(text)
         return text

@@ -286,19 +286,26 @@ class SharedDatabase:
             )
         server = PostgresqlServer(values["database"], values["database_schema"])
         self._file = None if data == MEMORY else Path(data) / SERVICE_ID_FILE
-        self.secret = server.prepare(partial(self._check_service, server))
-        if self._file is not None:
-            if self._file.with_name(DATABASE_NAME).exists():
-                _log.warning(
-                    "own_database_ignored",
-                    "The data folder has a database of its own. This node does not use it. To copy its data to an "
-                    "empty schema: forewarn database move",
-                    path=str(self._file.with_name(DATABASE_NAME)),
-                )
-            write_atomically(self._file, _service_id(self.secret).encode())
+        self.secret = ""
+        """The secret that the nodes of the service share, after `prepare`."""
+        self._server = server
+        if self._file is not None and self._file.with_name(DATABASE_NAME).exists():
+            _log.warning(
+                "own_database_ignored",
+                "The data folder has a database of its own. This node does not use it. To copy its data to an empty "
+                "schema: forewarn database move",
+                path=str(self._file.with_name(DATABASE_NAME)),
+            )
         self.store = postgresql.PostgresqlStore(server, self.id)
         self.membership = stack.enter_context(closing(postgresql.PostgresqlMembership(server, self.id)))
         self.journal = postgresql.PostgresqlJournal(server, self.id)
+
+    async def prepare(self) -> None:
+        """Check the database, and create or upgrade the schema."""
+        check = partial(self._check_service, self._server)
+        self.secret = await asyncio.to_thread(self._server.prepare, check)
+        if self._file is not None:
+            write_atomically(self._file, _service_id(self.secret).encode())
 
     def row(self, control: str, certificate: Certificate | None, clock: Clock) -> NodeRow:
         """Return how this node is listed."""
@@ -469,9 +476,7 @@ class Assembly:
         if self._shared is None or self.node is None or self.forwarder is None:
             await self.engine.start()
         else:
-            await self._shared.join(self.node.row)
-            await self.forwarder.start(self._shared.listener)
-            await self.node.start()
+            await self._start_node(self._shared, self.node, self.forwarder)
         try:
             if self.node is None:
                 await self.webhooks.start()
@@ -484,9 +489,27 @@ class Assembly:
                     self.engine, self.forwarder, self.node.row.name, token, save_token
                 )
             self._control.start()
-            await self.control.start()
+            if self.node is None:
+                await self.control.start()
         except BaseException:
             await self.stop()
+            raise
+
+    async def _start_node(self, shared: SharedDatabase, node: Node, forwarder: NodeForwarder) -> None:
+        """Load the state. If the database is away, wait for it. Until then the control API knows no token."""
+
+        async def join() -> None:
+            await shared.prepare()
+            forwarder.use_secret(shared.secret)
+            await shared.join(node.row)
+
+        await self.control.start()
+        try:
+            await node.wait_for_database(join)
+            await forwarder.start(shared.listener)
+            await node.wait_for_database(node.start)
+        except BaseException:
+            await self.control.stop()
             raise
 
     async def stop(self) -> None:

@@ -136,6 +136,14 @@ class SystemClock:
         self.jump = None
         return step
 
+    def use(self, time: datetime) -> None:
+        """Continue at this time, because the system clock is wrong: as if it had jumped to its time now."""
+        system, since_boot = self._read()
+        self._look(system, since_boot)
+        self._booted_at = time.timestamp() - since_boot
+        self.jumps += 1
+        self.jump = ClockJump(self.jumps, time, datetime.fromtimestamp(system, UTC))
+
     def stored(self) -> StoredClock:
         return StoredClock(self._boot_id, datetime.fromtimestamp(self._booted_at, UTC))
 

@@ -369,6 +369,10 @@ class NoVMNamed(Invalid):
     member = "vms"
 
 
+class NothingToRemove(Invalid):
+    message = "The request names nothing to remove. Name at least one VM, group or host."
+
+
 class LimitExceeded(Invalid):
     message = "Too many {things} for one {what}: {count:,}. The maximum is {maximum:,}. {remedy}"
 
@@ -589,6 +593,10 @@ class VMHasLiveEvent(Conflict):
         "{vms} would leave the fleet or change group during an active event ({events}). Wait, cancel the events, or "
         "apply with --force, which ends them."
     )
+
+
+class StillInUse(Conflict):
+    message = "The {what} {name} cannot be removed, because {problem}. {remedy}."
 
 
 class TokenExists(Conflict):
@@ -983,6 +991,20 @@ class DatabaseFailed(StoreFailed):
 
 class DatabaseUnreachable(StoreFailed):
     message = "Cannot use the database {place}: {problem}. Nothing was changed."
+
+    @property
+    def is_mistake(self) -> bool:
+        """Whether the server responds, and will not accept this URL later: a wrong password, or an unknown database."""
+        problem = str(self.fields["problem"])
+        passes = (
+            "starting up",
+            "shutting down",
+            "recovery mode",
+            "not yet accepting",
+            "too many",
+            "remaining connection",
+        )
+        return "FATAL:" in problem and not any(text in problem for text in passes)
 
 
 class ExtraMissing(Unavailable):

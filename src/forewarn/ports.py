@@ -249,14 +249,14 @@ class LeaderStore(Store, Protocol):
 
     @property
     def last_row(self) -> JournalRow | None:
-        """The row of the last commit in the journal."""
+        """The row of the last commit in the journal, without its data if it has several rows."""
 
 
 class JournalRow(NamedTuple):
-    """The changes of one commit."""
+    """The changes of one commit, or a part of them."""
 
     number: int
-    """Counts all commits, without gaps."""
+    """Counts all commits, without gaps. The rows of a large commit have one number, and follow each other."""
     data: bytes
 
 
@@ -264,13 +264,16 @@ class Journal(Protocol):
     """The commits of the leader, in order. Blocks; used by one thread."""
 
     def read(self, after: int, limit: int) -> list[JournalRow]:
-        """Return the next rows. If the first is not the one after `after`, earlier rows have expired."""
+        """Return at least so many of the next rows: of each commit all, or none.
+
+        If the first is not the one after `after`, earlier rows have expired.
+        """
 
     def newest(self) -> int:
         """Return the number of the last row; 0 if there is none."""
 
-    def decode(self, data: bytes, fleet: Fleet) -> Changes:
-        """Return the changes of a row. `fleet` is the fleet before it."""
+    def decode(self, parts: Sequence[bytes], fleet: Fleet) -> Changes:
+        """Return the changes of a commit from all its rows. `fleet` is the fleet before it."""
 
     def wait(self, seconds: float) -> int | None:
         """Wait for a new row, at most this long. Returns its number; None: look whether there is one."""

@@ -57,7 +57,7 @@ ROWS: dict[str, tuple[str, tuple[Step, ...]]] = {
             "spares",
             (UPDATE_A, ("file", way, *keys), FULL_NOTICE),
         )
-        for way in ("apply", "reload", "up")
+        for way in ("apply", "part", "reload", "up")
         for edit, keys in (("adds", ADD_TO_A), ("moves", MOVE_TO_A))
     },
     **{
@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[str, tuple[Step, ...]]] = {
             "spares",
             (("work takes", 20), UPDATE_A, ("advance", 960), ("file", way, *keys)),
         )
-        for way in ("apply", "reload", "up")
+        for way in ("apply", "part", "reload", "up")
         for edit, keys in (("adds", ADD_TO_A), ("moves", MOVE_TO_A))
     },
     "a start is in progress, then host update": (

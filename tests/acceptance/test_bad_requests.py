@@ -97,6 +97,10 @@ NAMES = (
 
 FORMS = (
     Bad("unknown field", OPERATIONS, restart(notise="1h"), INVALID, ("/notise", "Did you mean 'notice'?")),
+    *(
+        Bad(f"unknown field {name}", OPERATIONS, restart(**{name: 1}), INVALID, ("is not a known member",))
+        for name in ("a - at `$.zzz", "a` - at `$.vms", "a - at `$[0]", "a - at `$.cause[0]", "x` - at `key` in `$.y")
+    ),
     Bad("unknown field that is no text", OPERATIONS, b'{"\\ud800": 1}', INVALID, ("not Unicode text",)),
     Bad("not JSON", OPERATIONS, b"cause=restart", INVALID, ("is not JSON",)),
     Bad("not an object", OPERATIONS, b'["restart"]', INVALID, ("is not a JSON object",)),

@@ -166,6 +166,14 @@ def test_an_eviction_with_a_shorter_notice_needs_the_override(service: Service, 
     assert "override: a notice shorter than the minimum of its type" in history
 
 
+@pytest.mark.forewarn(fleet=FLEET.replace('"delete"', '"deallocate"'))
+def test_a_vm_starts_on_a_host_and_does_not_move_to_it(service: Service) -> None:
+    run(service, "vm", "evict", "spot")
+    service.advance("2m")
+    for options in (["--dry-run"], []):
+        assert "spot starts on rack-1-b" in run(service, "vm", "start", "spot", *options)
+
+
 def test_hosts_from_the_command_line(service: Service) -> None:
     assert "rack-1-c" in run(service, "host", "list")
     run(service, "host", "degrade", "rack-1-a", "--notice", "2d")

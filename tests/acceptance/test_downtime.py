@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forewarn.wire.document_reader import start_requests
 from shifted_system_clock import ShiftedSystemClock
 
 if TYPE_CHECKING:
@@ -73,10 +75,29 @@ def test_short_downtime_changes_nothing(make_service: Callable[..., ServiceProce
     assert not_before(service) == before
 
 
-def test_approved_work_starts_after_the_downtime(
+def test_time_in_which_the_process_was_stopped_moves_not_before(
     make_service: Callable[..., ServiceProcess], clock: ShiftedSystemClock
 ) -> None:
-    """Work on a shared host waits for one of two scopes: only the event that nobody has approved moves."""
+    """A machine that is suspended, or a debugger, stops the service, and it continues without a start."""
+    service = make_service(fleet=FLEET, **clock.variables)
+    service.document()
+    service.request_operation("restart", "web-0")
+    before = not_before(service)
+    assert service.process is not None
+    service.process.send_signal(signal.SIGSTOP)
+    clock.pass_time(20 * 60)
+    service.process.send_signal(signal.SIGCONT)
+    for _ in range(10_000):  # each is a request
+        found = event(service)
+        if found["EventStatus"] != "Scheduled" or not_before(service) != before:
+            break
+    assert found["EventStatus"] == "Scheduled"
+    assert abs(not_before(service) - before - timedelta(minutes=20)) <= SLACK
+
+
+@pytest.fixture
+def shared(make_service: Callable[..., ServiceProcess], clock: ShiftedSystemClock) -> ServiceProcess:
+    """A service with work on a host that two scopes share."""
     fleet = """
     [[host]]
     name = "host-a"
@@ -93,6 +114,32 @@ def test_approved_work_starts_after_the_downtime(
     for source in ("127.0.0.1", "127.0.0.2"):
         service.document(source=source)
     service.control("POST", "/v1/operations", {"cause": "host-update", "host": "host-a", "type": "Reboot"})
+    return service
+
+
+def test_approval_that_waits_while_the_process_is_stopped_does_not_start_the_work_of_others(
+    shared: ServiceProcess, clock: ShiftedSystemClock
+) -> None:
+    """The service sees the approval first, and then that it was stopped."""
+    assert shared.process is not None
+    approved = event(shared)["EventId"]
+    with shared.connect() as connection:
+        shared.process.send_signal(signal.SIGSTOP)
+        clock.pass_time(20 * 60)
+        body = start_requests(approved)
+        connection.sendall(
+            b"POST /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        shared.process.send_signal(signal.SIGCONT)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    (other,) = shared.document(source="127.0.0.2")["Events"]
+    assert other["EventStatus"] == "Scheduled"
+
+
+def test_approved_work_starts_after_the_downtime(shared: ServiceProcess, clock: ShiftedSystemClock) -> None:
+    """Only the event that nobody has approved moves."""
+    service = shared
     before = not_before(service)
     service.approve(event(service)["EventId"])
     service.kill()

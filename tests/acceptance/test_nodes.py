@@ -8,6 +8,9 @@ import select
 import signal
 import threading
 from contextlib import ExitStack, closing
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -22,11 +25,13 @@ from order_log import OrderLog
 from pooler import Pooler
 from postgresql import PostgresServer
 from shifted_system_clock import ShiftedSystemClock
+from systemd_socket import SystemdSocket
+from tcp_ports import free_port
 from webhook_receiver import Receiver
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from forewarn.testing import ServiceProcess
 
@@ -158,6 +163,23 @@ def test_a_follower_receives_few_fleet_files_at_a_time(cluster: Cluster) -> None
         assert [client.recv(12) for client in ready] == [b"HTTP/1.1 503"] * 2
         slow = [client for client in clients if client not in ready]
         assert [client.recv(12) for client in slow] == [b"HTTP/1.1 408"] * 2
+
+
+def test_a_part_of_the_fleet_changes_through_a_follower(cluster: Cluster) -> None:
+    leader, follower = cluster.add(), cluster.add()
+    part = b'[[host]]\nname = "rack-9"\n[[vm]]\nname = "late"\nhost = "rack-9"\naddress = "127.0.0.9"\n'
+    key = {"Idempotency-Key": "once"}
+    answers = [follower.control("PATCH", "/v1/fleet", part, headers=key) for _ in range(2)]
+    assert [(one.status, one.json()["added"]) for one in answers] == [(200, ["late"])] * 2
+    assert follower.request(source="127.0.0.9").status == 200, "at once"
+    cluster.until_equal()
+    assert leader.request(source="127.0.0.9").status == 200
+    assert follower.control("POST", "/v1/fleet/remove", {"hosts": ["rack-9"]}).status == 409
+    gone = follower.control("POST", "/v1/fleet/remove", {"vms": ["late"], "hosts": ["rack-9"]})
+    assert (gone.status, gone.json()["hosts_removed"]) == (200, ["rack-9"])
+    assert follower.request(source="127.0.0.9").status == 404
+    cluster.until_equal()
+    assert leader.control("GET", "/v1/hosts/rack-9").status == 404
 
 
 def test_when_the_leader_is_killed_another_leads_and_nothing_is_lost(cluster: Cluster) -> None:
@@ -527,6 +549,8 @@ def test_a_node_with_a_wrong_clock_does_not_lead_and_says_so(cluster: Cluster, t
     assert (answer.status, problem[:31]) == (503, "The clock of this node is at 20"), problem
     assert second.get_json("/v1/nodes")["problem"].startswith("The clock of this node is at")
     assert "has a problem: The clock of this node" in second.cli("node", "list").stderr
+    dates = [parsedate_to_datetime(node.poll("web-0").headers["date"]) for node in (first, second)]
+    assert dates[1] - dates[0] < timedelta(minutes=1), "agents decide by this time"
     second.until_output("clock_differs")
     assert second.output.count("clock_differs") == 1
     first.kill()
@@ -642,6 +666,79 @@ def test_a_leader_that_is_cut_off_from_everything_is_replaced(cluster: Cluster) 
     cluster.until_equal()
     assert first.role == "follower"
     assert documents(first) == documents(second) == documents(third) != before
+
+
+def health(port: int, path: str) -> tuple[int, str]:
+    """The answer of a node that has no service file yet; 0: it does not listen yet."""
+    line = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT_SECONDS)
+    try:
+        line.request("GET", path)
+        answer = line.getresponse()
+        return answer.status, answer.read().decode()
+    except ConnectionError:
+        return 0, ""
+    finally:
+        line.close()
+
+
+def test_a_node_that_starts_while_the_database_is_away_waits_for_it(
+    own_database: tuple[PostgresServer, Cluster], tmp_path: Path
+) -> None:
+    database, cluster = own_database
+    first = cluster.add()
+    enabled(first)
+    first.kill()
+    database.stop()
+    port = free_port()
+    with SystemdSocket(tmp_path) as systemd:
+        variables = {"FOREWARN_CONTROL": f"127.0.0.1:{port}", **systemd.variables}
+        starting = threading.Thread(target=first.up, kwargs=variables)
+        starting.start()
+        while not (answer := health(port, "/readyz"))[0] and starting.is_alive():
+            threading.Event().wait(0.1)
+        assert (answer[0], "This node starts, and answers no polls yet" in answer[1]) == (503, True)
+        assert health(port, "/healthz")[0] == 503, "a balancer must not send polls to it"
+        first.until_output("database_unreachable")
+        waits = systemd.receive()
+        assert waits["EXTEND_TIMEOUT_USEC"] == "60000000", "systemd would end it"
+        assert waits["STATUS"].startswith("Cannot use the database")
+        database.start()
+        while "READY" not in systemd.receive():
+            pass
+    starting.join(LONGEST_WAIT_SECONDS)
+    assert cluster.leader() is first
+    assert [health(port, path)[0] for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+def test_a_node_that_waits_for_the_database_can_be_stopped(own_database: tuple[PostgresServer, Cluster]) -> None:
+    database, cluster = own_database
+    first = cluster.add()
+    first.kill()
+    database.stop()
+    port = free_port()
+    ended: list[str] = []
+
+    def start() -> None:
+        with pytest.raises(RuntimeError) as error:
+            first.up(FOREWARN_CONTROL=f"127.0.0.1:{port}")
+        ended.append(str(error.value))
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    while not health(port, "/readyz")[0] and starting.is_alive():
+        threading.Event().wait(0.1)
+    assert first.process is not None
+    first.process.terminate()
+    starting.join(LONGEST_WAIT_SECONDS)
+    assert ended[0].startswith("forewarn up ended with 0"), ended
+
+
+def test_a_node_with_an_unknown_database_ends(
+    postgresql: PostgresServer, make_service: Callable[..., ServiceProcess]
+) -> None:
+    url = postgresql.url_at(postgresql.port, "nothing")
+    with pytest.raises(RuntimeError, match='database "nothing" does not exist'):
+        make_service("--database", url, "--name", "one", "--node-address", "127.0.0.1:0")
 
 
 def test_a_database_that_crashes_and_comes_back(own_database: tuple[PostgresServer, Cluster]) -> None:

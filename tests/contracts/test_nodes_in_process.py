@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from counted_turns import CountedLoop, longest_turn
 from starlette.applications import Starlette
 from starlette.responses import Response
 
@@ -24,7 +25,7 @@ from forewarn.control.problems import HANDLERS
 from forewarn.control.routing import Route, starlette_routes
 from forewarn.control.schema import NoMembers
 from forewarn.control.slices import Slices
-from forewarn.core.fleet import VM, Fleet
+from forewarn.core.fleet import VM, Fleet, FleetChange
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request as request_operation
@@ -407,6 +408,73 @@ async def test_a_row_that_cannot_be_applied_makes_the_node_load_the_state(
         await until(lambda: two.facts == {"first"})
         await one.set_fact("second")
         await until(lambda: two.facts == {"first", "second"})
+
+
+# --- Large commits --------------------------------------------------------------------------------
+
+LARGE_FLEET = Fleet(VM(f"v{number}", f"v{number}", "a", user_data=f"{number} " * 40) for number in range(5000))
+
+
+async def caught_up(one: Member, two: Member) -> None:
+    await until(lambda: two.engine.position == one.engine.position)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": CountedLoop})], ids=["counted"])
+async def test_a_follower_applies_a_large_fleet_in_short_turns(server: PostgresqlServer) -> None:
+    async with running(server, "one", "two") as (one, two):
+        await until(lambda: "alive_at" in one.engine.facts)  # its own first commit
+        await caught_up(one, two)
+        async with two.node._applying:
+            await one.engine.apply_fleet(LARGE_FLEET, "test")
+        with longest_turn() as turns:
+            await caught_up(one, two)
+        assert two.engine.fleet.vms == LARGE_FLEET.vms
+        assert turns.longest < len(LARGE_FLEET.vms), "less than a call for each VM"
+
+
+async def test_a_follower_has_turns_for_polls_between_changes_of_its_fleet(server: PostgresqlServer) -> None:
+    """Each change copies the fleet, which takes long if it is large."""
+
+    def move(draft: Draft, _: datetime, __: OperatorLimits, host: str) -> None:
+        vm = draft.fleet.vms["x"]
+        draft.change_fleet(FleetChange(changed=(vm._replace(host=host),), in_place=True))
+
+    async with running(server, "one", "two") as (one, two):
+        await one.engine.apply_fleet(Fleet([VM("x", "x", "a")]), "test")
+        await caught_up(one, two)
+        async with two.node._applying:
+            first = two.engine.position
+            for number in range(8):
+                await one.engine.execute(move, f"host-{number}")
+            last = one.engine.position
+        seen = set()
+        while two.engine.position < last:
+            seen.add(two.engine.position)
+            await asyncio.sleep(0)
+        assert {*range(first, last)} <= seen
+
+
+async def test_a_large_commit_is_not_sent_with_an_answer(server: PostgresqlServer) -> None:
+    """The other node reads it from the journal, with all its rows."""
+    async with running(server, "one", "two") as (one, two):
+        before = one.engine.position
+        await one.engine.apply_fleet(LARGE_FLEET, "test")
+        assert one.node.rows_after(before) == []
+        await one.set_fact("next")
+        assert [row.number for row in one.node.rows_after(one.engine.position - 1)] == [one.engine.position]
+        await caught_up(one, two)
+        assert (two.facts, len(two.engine.fleet.vms)) == ({"next"}, len(LARGE_FLEET.vms))
+
+
+async def test_a_node_that_starts_between_large_commits_has_the_fleet_of_the_leader(server: PostgresqlServer) -> None:
+    async with running(server, "one") as (one,):
+        await one.engine.apply_fleet(LARGE_FLEET, "test")
+        async with running(server, "two") as (two,):
+            assert two.engine.fleet.vms == LARGE_FLEET.vms
+            changed = Fleet(vm._replace(size="large") for vm in list(LARGE_FLEET.vms.values())[10:])
+            await one.engine.apply_fleet(changed, "test")
+            await caught_up(one, two)
+            assert two.engine.fleet.vms == changed.vms
 
 
 async def test_a_new_leader_does_not_keep_what_the_database_has_lost(

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from forewarn.core.events import EventStatus
-from forewarn.core.fleet import VM, Fleet, difference
+from forewarn.core.fleet import VM, Fleet, Host, difference
 from forewarn.core.shell_patterns import glob_matcher, glob_to_regex
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.errors import (
@@ -29,7 +29,7 @@ from forewarn.errors import (
     TooFewConnections,
 )
 from forewarn.ports import HistoryFilter, ListFilter, NodeRow
-from forewarn.stores import change_set, postgresql_server
+from forewarn.stores import change_set, postgresql, postgresql_server
 from forewarn.stores.postgresql import PostgresqlJournal, PostgresqlMembership, PostgresqlStore
 from forewarn.stores.postgresql_server import CONNECTIONS, WRITER, CollectedStatements, PostgresqlServer
 from pooler import Pooler
@@ -144,6 +144,68 @@ def test_a_commit_and_a_new_lease_at_the_same_time_exclude_each_other(
     assert two.membership.take_lease(60) == 2
 
 
+@pytest.fixture(scope="module")
+def large_commit() -> Changes:
+    vms = (VM(f"v{number}", f"v{number}", "host-a", user_data=f"{number} " * 40) for number in range(5000))
+    fleet = Fleet(vms, (), [Host("host-a")])
+    changes = [difference(Fleet(), fleet)]
+    return Changes(fleet=fleet, fleet_changes=changes, facts={"file": "large"}, decided_at=NOW)
+
+
+def test_a_large_commit_has_rows_of_bounded_size_that_are_read_together(
+    nodes: list[Node], server: PostgresqlServer, large_commit: Changes
+) -> None:
+    one, two = nodes
+    one.lead()
+    for number, changes in enumerate([Changes(facts={"a": "1"}), large_commit, Changes(facts={"b": "1"})], 1):
+        assert one.store.commit(changes) == number
+        assert one.store.last_row is not None
+        assert (one.store.last_row.data == b"") == (changes is large_commit), "what is sent with an answer is one row"
+    with open_session(server) as session:
+        ((rows, size),) = session.execute("SELECT count(*), max(length(data)) FROM journal WHERE number = 2").fetchall()
+    assert rows > 2
+    assert size <= change_set.PART_BYTES
+    for limit in (1, 2, 3, rows, rows + 1, rows + 2):
+        numbers = [row.number for row in two.journal.read(0, limit)]
+        assert numbers.count(2) in (0, rows), "all rows of a commit, or none"
+        assert len(numbers) >= limit
+    applied = two.journal.decode([row.data for row in two.journal.read(1, 1)], Fleet())
+    assert applied.fleet is not None
+    assert applied.fleet.vms == large_commit.fleet.vms  # type: ignore[union-attr]
+    assert (applied.fleet_changes, applied.facts) == (large_commit.fleet_changes, {"file": "large"})
+
+
+def test_a_node_that_loads_the_state_after_a_large_commit_continues_with_the_next_one(
+    nodes: list[Node], large_commit: Changes
+) -> None:
+    one, two = nodes
+    one.lead()
+    one.store.commit(large_commit)
+    saved = two.store.load()
+    assert (saved.position, saved.decided_at, len(saved.fleet.vms)) == (1, NOW, 5000)
+    assert two.journal.newest() == 1
+    assert two.journal.read(saved.position, 500) == []
+    one.store.commit(Changes(facts={"a": "1"}))
+    assert [row.number for row in two.journal.read(saved.position, 500)] == [2]
+
+
+def test_a_large_commit_is_removed_from_the_journal_as_a_whole(
+    nodes: list[Node], server: PostgresqlServer, large_commit: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = nodes
+    one.lead()
+    for changes in (large_commit, Changes(facts={"a": "1"})):
+        one.store.commit(changes)
+    with open_session(server) as session:
+        times = session.execute("SELECT DISTINCT written_at FROM journal WHERE number = 1").fetchall()
+    assert len(times) == 1, "no time is between two of its rows"
+    assert one.membership.trim(journal_seconds=60, node_seconds=60) is False
+    assert {row.number for row in two.journal.read(0, 500)} == {1, 2}
+    monkeypatch.setattr(postgresql, "JOURNAL_ROWS_AT_ONCE", 2)
+    assert one.membership.trim(journal_seconds=0, node_seconds=60) is True
+    assert [row.number for row in two.journal.read(0, 500)] == [2]
+
+
 def test_the_journal_has_the_complete_changes_in_order(nodes: list[Node]) -> None:
     one, two = nodes
     one.lead()
@@ -153,10 +215,10 @@ def test_the_journal_has_the_complete_changes_in_order(nodes: list[Node]) -> Non
     assert [one.store.commit(changes) for changes in (first, second)] == [1, 2]
     rows = two.journal.read(0, 10)
     assert [row.number for row in rows] == [1, 2]
-    applied = two.journal.decode(rows[0].data, Fleet())
+    applied = two.journal.decode([rows[0].data], Fleet())
     assert applied.fleet is not None
     assert (applied.fleet.vms, applied.facts, applied.decided_at) == (fleet.vms, {"x": "1"}, NOW)
-    assert change_set.decode(rows[1].data, fleet) == second
+    assert change_set.decode([rows[1].data], fleet) == second
     assert [row.number for row in two.journal.read(1, 10)] == [2]
     one.membership.trim(journal_seconds=0, node_seconds=60)
     assert [row.number for row in two.journal.read(0, 10)] == [2], "the newest row stays"

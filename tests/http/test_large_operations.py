@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from counted_lines import MAX_LINES, Turns
+from forewarn.control.overview import MAX_ENDED_EVENTS
+from forewarn.control.paging import MAX_PAGE_NAMES
 from forewarn.core.fleet import Visibility
 from forewarn.core.requests import MAX_VMS
 from forewarn.core.rollout_commands import MAX_HOSTS, MAX_UNAVAILABLE
@@ -144,6 +146,61 @@ def test_1000_events_are_approved_together(operator: Operator) -> None:
     operator.call("POST", "/v1/operations", {"cause": "restart", "vms": VMS})
     approved = operator.call("POST", "/v1/events/approve", {"all": True})["events"]
     assert {event["status"] for event in approved} == {"started"}
+
+
+@pytest.mark.parametrize("cause", ["host-update", "degraded-hardware"])
+def test_what_is_done_with_1000_events_of_a_host(cause: str) -> None:
+    with Service(fleet(["host-0"], Visibility.OWN)) as service:
+        operator = Operator(service)
+        operations = operator.call("POST", "/v1/operations", {"cause": cause, "host": "host-0"})["operations"]
+        event = operations[-1]["events"][-1]["id"]
+        for path in ("overview", f"operations/{operations[0]['id']}", f"events/{event}/explain", "hosts/host-0"):
+            operator.call("GET", f"/v1/{path}")
+        assert len(operator.call("GET", "/v1/overview")["events"]) == MAX_VMS
+        if cause == "host-update":
+            for change in ({"by": "1m", "dry_run": True}, {"by": "1m"}):
+                operator.call("POST", f"/v1/events/{event}/postpone", change)
+            operator.call("POST", f"/v1/operations/{operations[0]['id']}/cancel", {})
+        else:
+            for dry_run in (True, False):
+                returned = operator.call("POST", "/v1/hosts/host-0/return", {"dry_run": dry_run})
+                assert len(returned["cancelled"]) == MAX_VMS
+        assert service.events == []
+        assert len(operator.call("GET", "/v1/overview")["ended_events"]) == MAX_ENDED_EVENTS
+
+
+@pytest.mark.parametrize("end", ["done", "failed"])
+def test_an_operator_ends_work_with_1000_events(end: str) -> None:
+    with Service(fleet(["host-0"], Visibility.OWN), fabric="manual") as service:
+        operator = Operator(service)
+        target = {"cause": "host-update", "host": "host-0"}
+        (operation,) = operator.call("POST", "/v1/operations", target)["operations"]
+        service.advance(minutes=20)
+        assert operator.call("POST", f"/v1/operations/{operation['id']}/{end}", {})[
+            "executed_at" if end == "done" else "ended_at"
+        ]
+
+
+def test_a_page_or_a_part_of_a_download_with_many_names_ends_early() -> None:
+    """No turn has much to encode. A client that follows the cursors gets all of it."""
+    vms = f'[[vm]]\nname = "vm-{{n}}"\ngroup = "group"\ncount = {MAX_VMS}\nhost = "host-0"\n'
+    group = '[[host]]\nname = "host-0"\n[[group]]\nname = "group"\nkind = "availability-set"\n'
+    count = MAX_PAGE_NAMES // MAX_VMS + 3
+    with Service(group + vms) as service:
+        operator = Operator(service)
+        for _ in range(count):
+            (one,) = operator.call("POST", "/v1/operations", {"cause": "host-update", "host": "host-0"})["operations"]
+            operator.call("POST", f"/v1/operations/{one['id']}/cancel", {})
+        for path in ("events?all=true", "operations?all=true", "history?kind=cancelled", "history?kind=scheduled"):
+            name = path.partition("?")[0]
+            page = operator.call("GET", f"/v1/{path}&limit=1000")
+            assert sum(len(each["vms"]) for each in page[name]) <= MAX_PAGE_NAMES
+            assert page["next"] is not None
+            assert len(service.list_all(f"/v1/{path}")) == count
+        with operator.turns:
+            rows = service.control("GET", "/v1/history?format=json").json()
+        assert operator.turns.longest < MAX_LINES
+        assert rows == service.list_all("/v1/history")
 
 
 def test_a_rollout_updates_1000_hosts_at_once() -> None:

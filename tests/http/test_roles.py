@@ -38,6 +38,8 @@ GET    /metrics                          . v o a .
 GET    /v1/openapi.json                  . v o a t
 GET    /v1/fleet                         . v o a .
 PUT    /v1/fleet                         . . . a .
+PATCH  /v1/fleet                         . . . a .
+POST   /v1/fleet/remove                  . . . a .
 GET    /v1/map                           . v o a t
 GET    /v1/overview                      . v o a t
 GET    /v1/vms                           . v o a t

@@ -101,6 +101,42 @@ async def test_all_requests_together_do_one_slice_in_an_iteration() -> None:
     assert turns.largest == SLICE_COST
 
 
+async def test_one_request_begins_in_an_iteration_however_many_arrive_at_once() -> None:
+    slices, turns = Slices(), Turns()
+
+    async def app(scope: Any, _: Any, __: Any) -> None:
+        turns.take_step(scope["path"])
+
+    unused: Any = None  # the application above receives and sends nothing
+    begin, watcher = slices.begin_in_turn(app), asyncio.create_task(turns.watch())
+    await asyncio.gather(*(begin({"type": "http", "path": f"/{each}"}, unused, unused) for each in range(100)))
+    watcher.cancel()
+    assert turns.steps == [f"/{each}" for each in range(100)], "in their order"
+    assert turns.largest == 1
+
+
+async def test_one_request_goes_on_in_an_iteration_however_many_bodies_end_at_once() -> None:
+    slices, turns, complete = Slices(), Turns(), asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await complete.wait()
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def app(_: Any, receive: Any, __: Any) -> None:
+        await receive()
+        turns.take_step("decode the body")
+
+    unused: Any = None  # the application above sends nothing
+    begin, watcher = slices.begin_in_turn(app), asyncio.create_task(turns.watch())
+    tasks = [asyncio.ensure_future(begin({"type": "http"}, receive, unused)) for _ in range(100)]
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    complete.set()
+    await asyncio.gather(*tasks)
+    watcher.cancel()
+    assert turns.largest == 1
+
+
 async def test_a_map_does_not_wait_for_plans() -> None:
     """The plans together have as many turns as the map."""
     slices, turns = Slices(), Turns()

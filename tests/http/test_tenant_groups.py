@@ -6,8 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from acceptance.feed_client import Feed
+from forewarn.clock import VirtualClock
+from forewarn.control.routing import Route
+from forewarn.core.access import Role, Token
+from forewarn.errors import BadToken
 
 if TYPE_CHECKING:
     from forewarn.testing import Service
@@ -160,6 +166,21 @@ def test_the_plan_of_a_fleet_file_lists_the_tokens_that_it_ends(forewarn: Servic
     ended = [row for row in forewarn.list_all("/v1/history") if row["kind"] == "token-revoked"]
     assert [(row["by"], row["reason"]) for row in ended] == [("admin", "db-team: its group db was removed")]
     assert [token["name"] for token in forewarn.list_all("/v1/tokens")] == ["admin", "single-team"]
+
+
+async def test_a_response_that_was_made_while_the_group_was_removed_is_not_sent() -> None:
+    """A request can wait for its turn, or for the store."""
+    valid = [True]
+
+    async def handle(_: Request) -> Response:
+        valid.clear()
+        return Response("what the next group of that name has")
+
+    request = Request({"type": "http", "method": "GET", "query_string": b"", "headers": [], "path_params": {}})
+    request.state.token = Token("db-team", Role.TENANT, "", "admin", VirtualClock().now(), group="db")
+    request.state.is_authorized = lambda: bool(valid)
+    with pytest.raises(BadToken):
+        await Route("GET", "/v1/vms", handle, "List VMs.", {}, tenant=True).handle_request(request)
 
 
 def test_a_feed_and_a_session_end_with_the_group(forewarn: Service) -> None:

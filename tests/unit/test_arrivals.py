@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engines import MINUTE, make_engine, request_operation
 
-from forewarn.core import approvals
+from forewarn.core import approvals, arrivals
 from forewarn.core.events import EventStatus
 from forewarn.core.explain import explain
-from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
+from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest, OperationStatus
 from forewarn.core.requests import request
 from forewarn.core.rollout_commands import start as start_rollout
 from forewarn.core.rollouts import RolloutSettings
+from forewarn.core.steps import SLICE_COST
 from forewarn.errors import BadOption, HostOutOfService, HostWorkStarted
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.ports import HistoryFilter
@@ -638,3 +639,15 @@ async def test_fleet_file_does_not_move_a_vm_back_that_a_fabric_has_put_beside_a
         assert engine.fleet.vms["web-0"].host == "host-b"
         await engine.apply_fleet(changed(fleet, VM("new", "new", "host-a")), by="operator")
         assert engine.fleet.vms["web-0"].host == "host-b"
+
+
+async def test_the_search_for_arrivals_in_a_large_fleet_is_work_in_steps() -> None:
+    """Otherwise no poll is answered meanwhile, and a leader with a million VMs loses its lease."""
+    vms = [VM(f"v{number}", f"v{number}", "host-a", size="large") for number in range(1000)]
+    async with service(fleet=Fleet(vms, hosts=FLEET.hosts.values()), enabled=False) as (engine, _):
+        changes = FleetChange(changed=tuple(vm._replace(size="small") for vm in vms))
+        draft = engine.draft()
+        draft.change_fleet(changes)
+        costs = list(arrivals.follow_up(draft, engine.clock.now(), OperatorLimits()))
+    assert max(costs) <= SLICE_COST
+    assert sum(costs) >= len(vms), "a step costs as much as it has looked at"

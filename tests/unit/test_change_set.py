@@ -26,7 +26,8 @@ from forewarn.core.state import Changes, ServiceState
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadChangeSet, ForewarnError
-from forewarn.stores.change_set import ChangeSet, decode, encode
+from forewarn.stores import change_set
+from forewarn.stores.change_set import PART_BYTES, ChangeSet, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -60,6 +61,10 @@ class Replica:
     def take(self, changes: Changes) -> None:
         received = decode(encode(changes), self.second.fleet)
         assert content(received) == content(changes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(change_set, "PART_ITEMS", 1)
+            in_parts = decode(encode(changes), self.second.fleet)
+        assert content(in_parts) == content(changes)
         assert [type(entry) for entry in received.history] == [type(entry) for entry in changes.history]
         self.first.absorb(changes)
         self.second.absorb(received)
@@ -271,11 +276,23 @@ def test_every_field_is_filled_by_some_command() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa5other\x01", b"\x81\xa6events\x01"])
 def test_what_is_not_a_change_set_is_an_error(data: bytes) -> None:
     with pytest.raises(BadChangeSet):
-        decode(data, Fleet())
+        decode([data], Fleet())
 
 
 def test_a_change_set_of_a_release_with_other_fields_is_an_error() -> None:
-    sent = msgspec.msgpack.decode(encode(Changes(facts={"a": "b"})))
-    assert decode(msgspec.msgpack.encode(sent), Fleet()).facts == {"a": "b"}
+    (part,) = encode(Changes(facts={"a": "b"}))
+    sent = msgspec.msgpack.decode(part)
+    assert decode([msgspec.msgpack.encode(sent)], Fleet()).facts == {"a": "b"}
+    other = msgspec.msgpack.encode(sent | {"layout": sent["layout"] + 1})
     with pytest.raises(BadChangeSet, match="other fields"):
-        decode(msgspec.msgpack.encode(sent | {"layout": sent["layout"] + 1}), Fleet())
+        decode([other], Fleet())
+    with pytest.raises(BadChangeSet, match="other fields"):
+        decode([part, other], Fleet())
+
+
+def test_only_an_item_that_is_too_large_makes_a_large_part() -> None:
+    texts = {f"text {number}": "x" * 100_000 for number in range(20)}
+    changes = Changes(facts=texts | {"large": "x" * PART_BYTES}, deliveries=dict.fromkeys("abc"))
+    parts = encode(changes)
+    assert [len(part) > PART_BYTES for part in parts].count(True) == 1
+    assert decode(parts, Fleet()) == changes

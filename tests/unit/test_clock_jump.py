@@ -307,15 +307,36 @@ async def test_after_a_reboot_only_a_clock_that_went_back_is_suspect(running: Ru
     await running.engine.stop()
 
 
-async def test_a_node_that_follows_accepts_a_stable_time_by_itself(running: Running, machine: Machine) -> None:
+async def test_a_node_that_follows_accepts_a_stable_time_unless_only_the_earlier_one_agrees_with_the_database(
+    running: Running, machine: Machine
+) -> None:
     await running.engine.follow()
+    hold, right = running.engine.clock_hold, running.clock.now()
+    assert hold.compare(right) is None
     machine.system += HOUR
-    running.clock.now()
-    running.engine.tidy_follower()
-    assert running.clock.now() == machine.system - HOUR, "it may be wrong"
+    assert hold.compare(right) == right + HOUR
     machine.wait(11 * MINUTE)
-    running.engine.tidy_follower()
-    assert running.clock.now() == machine.system
+    assert hold.compare(right + 11 * MINUTE) == right + 11 * MINUTE + HOUR
+    assert running.clock.now() == right + 11 * MINUTE, "a wrong time may be stable"
+    assert hold.compare(right + 11 * MINUTE + HOUR) is not None, "one wrong time server can set both clocks"
+    machine.wait(MINUTE)
+    assert hold.compare(machine.system) is None
+    assert (running.clock.now(), running.clock.jump) == (machine.system, None)
+    assert hold.compare(right - DAY) == machine.system
+    assert running.clock.now() == machine.system, "the clock of the database has jumped"
+    await running.engine.stop()
+
+
+async def test_a_node_whose_clock_is_wrong_when_it_starts_uses_the_time_of_the_database(
+    running: Running, machine: Machine
+) -> None:
+    await running.engine.follow()
+    hold, right = running.engine.clock_hold, running.clock.now() + 3 * DAY
+    assert hold.compare(right) == right - 3 * DAY
+    assert running.clock.now() == right
+    machine.system += 3 * DAY
+    assert hold.compare(right) is None
+    assert (running.clock.now(), running.clock.jump) == (machine.system, None)
     await running.engine.stop()
 
 

@@ -74,6 +74,18 @@ async def happen(engine: Engine, times: int = 1, vm: str = "web-0") -> None:
         await cancel(engine, (await request_operation(engine, "restart", vm)).events[0])
 
 
+async def test_rows_that_were_read_while_the_token_ended_are_not_sent() -> None:
+    async with running_engine() as engine:
+        await happen(engine)
+        answers = [True, False]  # before the rows are read, and afterwards
+        reader = await Feed(engine).reader(EVERY, EVERY, 0, lambda: answers.pop(0))
+        async with aclosing(reader.parts()) as parts:
+            hearer = Hearer(parts)
+            assert await hearer.read(), "the start of the stream"
+            assert not await hearer.read()
+        assert hearer.rows == []
+
+
 @pytest.mark.parametrize("tail_rows", [1, 4, 1000])
 @pytest.mark.parametrize("page_rows", [1, 3, 500])
 @pytest.mark.parametrize("part_bytes", [1, 32_768])

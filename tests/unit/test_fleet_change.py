@@ -367,3 +367,26 @@ async def test_a_rollout_skips_a_host_while_a_vm_moves_to_it() -> None:
             await engine.advance(MINUTE)
         assert not engine.live_rollouts()
         assert engine.fleet.vms["web-1"].host == "c"
+
+
+def test_readers_may_use_a_fleet_while_a_thread_makes_a_changed_copy_of_it() -> None:
+    """The sizes of scopes are counted when they are first read."""
+    names = ["a", "b", "c"]
+    fleet = Fleet(
+        [VM(name, f"set-{name}", "host") for name in names], [Group(f"set-{name}", "scale-set") for name in names]
+    )
+    unread = ["set-c", "set-b"]
+
+    class Name(str):
+        """A name during whose comparison another thread reads."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            if unread:
+                fleet.scope_size(unread.pop())
+            return str.__hash__(self)
+
+    fleet._scope_sizes = {Name("set-a"): fleet._sizes_in("set-a")}
+    after = fleet.changed_by(FleetChange(changed=(fleet.vms["b"]._replace(size="large"),)))
+    assert [after.scope_size(f"set-{name}") for name in names] == [1, 1, 1]

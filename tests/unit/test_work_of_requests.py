@@ -15,8 +15,9 @@ from forewarn.core.fleet import PLACEMENT_GROUP_SIZE, VM, Fleet, Group, Host, Vi
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import MAX_VMS
-from forewarn.core.rollout_commands import dry_run
+from forewarn.core.rollout_commands import dry_run, match_hosts
 from forewarn.core.rollouts import RolloutSettings
+from forewarn.core.shell_patterns import MAX_PATTERNS
 from forewarn.core.state import Delivery, Draft, ServiceState
 from forewarn.core.steps import finish
 from forewarn.core.windows import closes_at, parse_window
@@ -134,6 +135,13 @@ def test_a_plan_reads_the_windows_of_a_group_once_for_all_hosts() -> None:
     hosts = rollout_calls(400, 5) - rollout_calls(100, 5)
     with_windows = rollout_calls(400, 100) - rollout_calls(100, 100)
     assert with_windows < 1.5 * hosts
+
+
+def test_matching_hosts_costs_as_much_as_it_compares() -> None:
+    """A slice of the work ends after so many comparisons, however many patterns there are."""
+    fleet = Fleet([], [], [Host(f"host-{number:03}") for number in range(100)])
+    patterns = ["*", *(f"h*{number}*" for number in range(MAX_PATTERNS - 1))]
+    assert sum(match_hosts(fleet, patterns)) >= len(fleet.hosts) * len(patterns)
 
 
 # --- Windows --------------------------------------------------------------------------------------------

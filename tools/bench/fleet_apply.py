@@ -11,6 +11,8 @@ from tools.bench.report import Outcome, Row
 from tools.bench.service import FOREWARN, Service, fleet_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tools.bench.context import Context
 
 VMS = 100_000
@@ -39,7 +41,7 @@ def measure(context: Context) -> Outcome:
     service.start()
     rows, raw = [], {}
     for name, fleet in FLEETS.items():
-        applying, idle = _apply(context, service, name, fleet)
+        applying, idle = apply(context, service, name, fleet)
         delays = f"{applying.longest_ms:.1f} ms; idle: {idle.longest_ms:.1f} ms"
         context.log(f"fleet-apply: longest poll while {name} VMs: {delays}")
         rows.append(
@@ -56,10 +58,21 @@ def measure(context: Context) -> Outcome:
     return Outcome(rows, raw)
 
 
-def _apply(context: Context, service: Service, name: str, fleet: str) -> tuple[Window, Window]:
+def apply(
+    context: Context,
+    service: Service,
+    name: str,
+    fleet: str,
+    polled: Service | None = None,
+    wait: Callable[[], None] = lambda: None,
+) -> tuple[Window, Window]:
+    """Apply a fleet. Return the polls until then, and those of an equally long time without a change.
+
+    `polled` is the node that is polled, if it is another one. `wait` returns when it has the fleet, too.
+    """
     path = service.folder / f"{name}.toml"
     path.write_text(fleet)
-    host, port = service.metadata
+    host, port = (polled or service).metadata
     client = context.processes.start(context.processes.module("poll_client", host, str(port)), LOAD_CORE)
     time.sleep(0.5)
     started = time.perf_counter()
@@ -73,6 +86,7 @@ def _apply(context: Context, service: Service, name: str, fleet: str) -> tuple[W
     )
     if command.wait(APPLY_TIMEOUT_SECONDS):
         raise RuntimeError(f"forewarn fleet apply failed: {(service.folder / 'apply.log').read_text()}")
+    wait()
     ended = time.perf_counter() + 0.2
     context.processes.end(command)
     idle_started = ended + 0.3

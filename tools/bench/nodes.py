@@ -1,4 +1,4 @@
-"""Several nodes with PostgreSQL: polls and approvals on a follower, the way of a commit to it, failover, and joining.
+"""Several nodes with PostgreSQL: polls and approvals on a follower, commits to it, failover, joining, and fleets.
 
 Plain commits are three inserts in one transaction, in pipeline mode, on one connection to the same server.
 """
@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from tools.bench.approvals import CLIENTS, _address, _approve, _fleet, _plan_for_many, _plan_for_one
 from tools.bench.connection import Connection, poll_bytes
+from tools.bench.fleet_apply import FLEETS, apply
 from tools.bench.processes import ROOT
 from tools.bench.report import Outcome, Row, at_least, spread
 from tools.bench.service import POLLER, Service, fleet_text
@@ -49,8 +51,10 @@ def measure(context: Context) -> Outcome:
         found, raw["failover"] = _failover(leader, follower)
         rows += found
         follower.stop()
-        found, raw["join"] = _join(context, server)
-        return Outcome([*rows, *found], raw)
+        for measured_alone in (_join, _fleets):
+            found, raw[measured_alone.__name__.strip("_")] = measured_alone(context, server)
+            rows += found
+        return Outcome(rows, raw)
     finally:
         server.close()
 
@@ -189,3 +193,23 @@ def _join(context: Context, server: PostgresServer) -> tuple[list[Row], Any]:
     leader.stop()
     row = Row(f"a node joins with {VMS:,} VMs", f"{seconds:.1f} s", goal="≤ 5 s", met=seconds <= 5)
     return [row], {"seconds": seconds}
+
+
+def _fleets(context: Context, server: PostgresServer) -> tuple[list[Row], Any]:
+    """The longest poll on a follower while fleets are applied on the leader."""
+    options = ("--database", server.url, "--database-schema", "fleets")
+    leader, follower = (
+        Service(context.processes, context.folder(name), fleet_text(1)) for name in ("leads", "follows")
+    )
+    leader.start(*options, "--name", "one")
+    follower.start(*options, "--name", "two")
+    rows, raw = [], {}
+    for name, fleet in FLEETS.items():
+        windows = apply(context, leader, name, fleet, follower, partial(_wait_until_equal, leader, follower))
+        applying, idle = (window.longest_ms for window in windows)
+        text = f"longest poll on a follower while {name} {VMS:,} VMs"
+        rows.append(Row(text, f"{applying:.1f} ms", f"idle {idle:.1f} ms", goal="≤ 100 ms", met=applying <= 100))
+        raw[name] = [window._asdict() for window in windows]
+    follower.stop()
+    leader.stop()
+    return rows, raw

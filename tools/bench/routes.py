@@ -143,6 +143,9 @@ def _send(full: FullService, role: str, token: str, request: Request) -> Sent:
     return Sent(role, request, started, ended, status)
 
 
+PART = b'[[vm]]\nname = "part-{n}"\ncount = 2000\n'
+
+
 def _larger(number: int) -> list[Request]:
     """Return requests that are worse than a schema can say. Every round has VMs of its own."""
     scale_set = full_service.group_name(number + 1)
@@ -168,4 +171,5 @@ def _larger(number: int) -> list[Request]:
             Request("PUT", fleet, f"{fleet}?dry_run=true", text.encode(), "application/toml", worst)
             for worst, text in files.items()
         ),
+        Request("PATCH", fleet, f"{fleet}?dry_run=true", PART, "application/toml", "2,000 VMs"),
     ]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_TARGET, MAX_BODY = 8_000, 1_000_000
 """Longer requests are rejected before they reach a route."""
+TOO_MANY = 240_000
+"""As many items of a list as fit in the largest body, far more than any list may have."""
 NAMES = {  # the parameters and members whose values are names of one kind
     "vm": "vms",
     "vms": "vms",
@@ -109,6 +111,9 @@ class Described:
             for worst, value in self._worst(name, schema):
                 body = _json(plain | {name: value}, content_type)
                 yield made._replace(body=body, worst=f"{name}: {worst}")
+            if any(form.get("type") == "array" for form in schema.get("anyOf", [schema])):
+                body = _json(plain | {name: [""] * TOO_MANY}, content_type)
+                yield made._replace(body=body, worst=f"{name}: too many × {TOO_MANY:,}")
 
     def _members(self, schema: Schema) -> tuple[Schema, list[str]]:
         """Return the members of a body, and the names of the required ones."""

@@ -31,7 +31,7 @@ SECTIONS = {
         "fault": "Make the metadata endpoint fail on purpose.",
     },
     "Operate a fleet": {
-        "fleet": "Check a fleet file, apply it, or show the fleet.",
+        "fleet": "Check or apply a fleet file, or a part of one. Show the fleet.",
         "group": "List groups, and change their policies.",
         "host": "List hosts. Update, repair or fail them.",
         "rollout": "Update many hosts in waves.",

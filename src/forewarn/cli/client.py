@@ -167,6 +167,11 @@ class ControlClient:
             self.announce()
         return self._parsed("PUT", path, query, body)
 
+    def patch(self, *path: str, body: bytes, **query: str) -> Any:
+        if query.get("dry_run") != "true":
+            self.announce()
+        return self._parsed("PATCH", path, query, body)
+
     def delete(self, *path: str) -> Any:
         self.announce()
         return self._parsed("DELETE", path, {})

@@ -1,4 +1,4 @@
-"""forewarn fleet: check and apply a fleet file, and show the fleet."""
+"""forewarn fleet: check and apply a fleet file, change a part of the fleet, and show it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from forewarn.errors import UnreadableFile
 from forewarn.files.fleet_file import MAX_FLEET_BYTES, parse_fleet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from forewarn.cli.client import ControlClient
 
 
@@ -36,7 +39,7 @@ def full_path(path: str) -> str:
 
 @click.group()
 def command() -> None:
-    """Check a fleet file, apply it, or show the fleet.
+    """Check or apply a fleet file, or a part of one. Show the fleet.
 
     \b
     Example:
@@ -79,22 +82,92 @@ def apply(file: str, force: bool, dry_run: bool, yes: bool, client: ControlClien
     Example:
       forewarn fleet apply fleet.toml
     """
-    text = read_fleet_file(file)
+    text = read_fleet_file(file).encode()
 
-    def put(*, dry_run: bool) -> dict[str, list[str]]:
-        query = {"source": file, "force": str(force).lower(), "dry_run": str(dry_run).lower()}
-        found: dict[str, list[str]] = client.put("fleet", body=text.encode(), **query)
+    def send(*, dry_run: bool) -> dict[str, list[str]]:
+        return _file_change(client.put, file, text, force=force, dry_run=dry_run)
+
+    _change(send, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@command.command()
+@click.argument("file", type=click.Path())
+@click.option(
+    "--force", is_flag=True, help="Also change the group of VMs with active events. The events are cancelled."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@service_command
+def add(file: str, force: bool, dry_run: bool, yes: bool, client: ControlClient, as_json: bool) -> None:
+    """Add or change the VMs, groups and hosts of a file.
+
+    The file has the format of a fleet file. VMs, groups and hosts that it does not name stay as they are. An entry
+    replaces all that an earlier file said about this VM, group or host.
+
+    \b
+    Example:
+      forewarn fleet add more.toml
+    """
+    text = read_fleet_file(file).encode()
+
+    def send(*, dry_run: bool) -> dict[str, list[str]]:
+        return _file_change(client.patch, file, text, force=force, dry_run=dry_run)
+
+    _change(send, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@command.command()
+@click.argument("kind", type=click.Choice(["vm", "group", "host"]))
+@click.argument("name", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Also remove VMs with active events. The events are cancelled.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@service_command
+def remove(
+    kind: str, name: tuple[str, ...], force: bool, dry_run: bool, yes: bool, client: ControlClient, as_json: bool
+) -> None:
+    """Remove VMs, groups or hosts from the fleet.
+
+    A group or a host can be removed when no VM is in it. The fabric does nothing: to delete a VM with a notice, use
+    forewarn vm delete.
+
+    \b
+    Examples:
+      forewarn fleet remove vm web-7
+      forewarn fleet remove host rack-1-a rack-1-b
+    """
+
+    def send(*, dry_run: bool) -> dict[str, list[str]]:
+        body = {f"{kind}s": list(name), "force": force, "dry_run": dry_run}
+        found: dict[str, list[str]] = client.post("fleet", "remove", body=body)
         return found
 
+    _change(send, dry_run=dry_run, yes=yes, as_json=as_json, is_removal=True)
+
+
+def _file_change(
+    send: Callable[..., Any], file: str, text: bytes, *, force: bool, dry_run: bool
+) -> dict[str, list[str]]:
+    query = {"source": file, "force": str(force).lower(), "dry_run": str(dry_run).lower()}
+    found: dict[str, list[str]] = send("fleet", body=text, **query)
+    return found
+
+
+def _change(
+    send: Callable[..., dict[str, list[str]]], *, dry_run: bool, yes: bool, as_json: bool, is_removal: bool = False
+) -> None:
+    """Change the fleet, and print what has changed. On a terminal, first ask if something would be lost."""
     if not dry_run and asks(yes):
-        expected = put(dry_run=True)
+        expected = send(dry_run=True)
         losses = [f"remove {count_of(len(found), 'VM')} from the fleet"] if (found := expected["removed"]) else []
+        for what in ("group", "host") if is_removal else ():
+            losses += [f"remove {count_of(len(found), what)}"] if (found := expected[f"{what}s_removed"]) else []
         losses += [f"revoke {count_of(len(found), 'token')}"] if (found := expected["tokens_revoked"]) else []
         if losses:
             click.echo("\n".join(difference_lines(expected)))
             question = " and ".join(losses)
             confirm(f"{question[0].upper()}{question[1:]}?", yes)
-    change = put(dry_run=dry_run)
+    change = send(dry_run=dry_run)
     if as_json:
         print_json(change)
         return

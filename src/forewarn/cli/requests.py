@@ -225,7 +225,7 @@ def _title(operation: dict[str, Any]) -> str:
 
 
 def _destinations(operation: dict[str, Any]) -> list[str]:
-    decided = operation["status"] != "pending"
+    decided, starts = operation["status"] != "pending", operation["verb"] == "start"
     lines = []
     for vm, host in operation.get("destinations", {}).items():
         if host is None and decided:
@@ -233,7 +233,7 @@ def _destinations(operation: dict[str, Any]) -> list[str]:
         elif host is None:
             lines.append(f"  {vm}: no host can take it now; the fabric may add one")
         elif decided:
-            lines.append(f"  {vm} moves to {host}")
+            lines.append(f"  {vm} {'starts on' if starts else 'moves to'} {host}")
         else:
-            lines.append(f"  {vm} would move to {host} (may change)")
+            lines.append(f"  {vm} would {'start on' if starts else 'move to'} {host} (may change)")
     return lines

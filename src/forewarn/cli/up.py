@@ -75,6 +75,10 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
+WAITING_SECONDS = 5.0
+"""How often a service that waits for its database tells systemd so."""
+
+
 async def serve(values: dict[str, Any], origins: dict[str, str]) -> None:
     """Run until SIGINT or SIGTERM, or until the terminal is closed."""
     loop = asyncio.get_running_loop()
@@ -94,7 +98,9 @@ async def serve(values: dict[str, Any], origins: dict[str, str]) -> None:
     # Exclude long-lived objects from garbage collection, and collect seldom: almost all other objects are freed by
     # their reference count.
     gc.freeze()
-    await service.start()
+    if not await _start(service, systemd, stopped):
+        _log.info("service_stopped", "The service has stopped.")
+        return
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -114,6 +120,23 @@ async def serve(values: dict[str, Any], origins: dict[str, str]) -> None:
             task.cancel()
         await service.stop()
         _log.info("service_stopped", "The service has stopped.")
+
+
+async def _start(service: ForegroundService, systemd: SystemdNotifier, stopped: asyncio.Event) -> bool:
+    """Start the service. Returns False if it was stopped before: it may wait for its database for long."""
+    starting, stopping = asyncio.create_task(service.start()), asyncio.create_task(stopped.wait())
+    while not (starting.done() or stopping.done()):
+        await asyncio.wait([starting, stopping], timeout=WAITING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if problem := service.waits_for:
+            systemd.waiting(problem, 12 * WAITING_SECONDS)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+        return False
+    await starting
+    return True
 
 
 async def _reload_forever(service: ForegroundService, systemd: SystemdNotifier, requested: asyncio.Event) -> None:
@@ -178,6 +201,11 @@ class ForegroundService:
             started=process.started,
             proof_key=self._all.proof_key,
         )
+
+    @property
+    def waits_for(self) -> str:
+        """Why the start takes long; empty: it does not wait."""
+        return self._all.node.problem if self._all.node is not None else ""
 
     async def start(self) -> None:
         try:

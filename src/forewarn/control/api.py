@@ -186,4 +186,4 @@ def control_app(
     routed.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
     app: ASGIApp = routed if forwarder is None else LeaderRequests(routed, forwarder, control.slices)
     authenticated = Authenticator(control.tokens, control.cookie, app, control.wrong_tokens, host_names, public_routes)
-    return RequestLog(SecurityHeaders(authenticated), has_access_log=has_access_log)
+    return control.slices.begin_in_turn(RequestLog(SecurityHeaders(authenticated), has_access_log=has_access_log))

@@ -174,9 +174,9 @@ class EventControl:
             cause=one_of("cause", query.cause, CAUSES),
             status=status,
         )
-        found, last_key = await rows_page(request, records.events, filters)
+        found, last_key = await rows_page(request, records.events, lambda event: len(event.resources), filters)
         if not found:
-            check = NameCheck(self._engine, token)
+            check = NameCheck(self._engine, self._slices, token)
             if not is_pattern(query.vm):
                 await check.vm(query.vm)
             await check.groups((query.group,) if query.group and not own else ())
@@ -192,6 +192,7 @@ class EventControl:
         operation = await self._engine.records.operation(event.operation)
         if operation is None:
             raise UnknownResource(what="operation", name=event.operation, hint="")
+        await self._slices.turn()  # it can have many events
         return json_response(
             EventExplanationShape(
                 **asdict(explanation(self._engine, operation, caller(request).group)), event=EventShape.of(event)
@@ -238,7 +239,7 @@ class EventControl:
         event = await self._find_live(request)
         until, by = self._until(body, event), caller(request).name
         if body.dry_run:
-            after, _ = self._engine.preview(approvals.postpone, event.id, by, until)
+            after = await self._engine.preview_in_steps(approvals.postpone_in_steps, event.id, by, until)
         else:
             after = await self._engine.postpone(event.id, by, until)
         return json_response(EventShape.of(after))

@@ -23,6 +23,7 @@ from forewarn.ports import HistoryFilter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from forewarn.control.slices import Slices
     from forewarn.core.access import Token
     from forewarn.core.events import Event
     from forewarn.core.fleet import VM, Fleet
@@ -117,8 +118,9 @@ class NameCheck:
     hints name only what the caller may see.
     """
 
-    def __init__(self, engine: Engine, caller: Token) -> None:
+    def __init__(self, engine: Engine, slices: Slices, caller: Token) -> None:
         self._engine = engine
+        self._slices = slices
         self._own = caller.group if caller.role is Role.TENANT else ""
         self._generation = caller.generation
         self._lists_tokens = caller.role is Role.ADMIN
@@ -152,6 +154,9 @@ class NameCheck:
     async def _in_history(self, filters: HistoryFilter) -> bool:
         visible = filters._replace(groups=(self._own,), after=self._generation) if self._own else filters
         try:
-            return bool(await self._engine.records.history(visible._replace(newest=True, limit=1)))
+            found = await self._engine.records.history(visible._replace(newest=True, limit=1))
         except StoreFailed:  # it may be there
             return True
+        if not found:  # a hint follows, which is work
+            await self._slices.turn()
+        return bool(found)

@@ -1,8 +1,7 @@
-"""/v1/fleet: the size of the fleet, and applying a fleet file without delaying polls."""
+"""/v1/fleet: the size of the fleet, applying a fleet file without delaying polls, and changes of a part."""
 
 from __future__ import annotations
 
-import gc
 from codecs import getincrementaldecoder
 from functools import partial
 from hashlib import sha256
@@ -11,29 +10,43 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from msgspec import Struct
 
-from forewarn.control.input import BodyLimit, read_bytes
+from forewarn.control.idempotency import create_once, is_repeated
+from forewarn.control.input import BodyLimit, read_body, read_bytes
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import Count, NoMembers, Shape, at_most, help_text, json_response
+from forewarn.control.schema import Body, Count, Name, NoMembers, Shape, at_most, help_text, json_response
 from forewarn.core.access import Role
+from forewarn.core.fleet import Fleet
+from forewarn.core.fleet_parts import MAX_PART_ITEMS, FleetNames, plan_part, plan_removal
+from forewarn.core.waits import first_names
 from forewarn.errors import MAX_SHOWN
-from forewarn.files.fleet_file import MAX_FLEET_BYTES, parse_fleet
+from forewarn.files.fleet_file import MAX_FLEET_BYTES, parse_fleet, parse_part
+from forewarn.system.memory import without_garbage_collection
 from forewarn.system.sockets import release
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Set
+    from datetime import datetime
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from forewarn.control.slices import Slices
-    from forewarn.core.fleet import Fleet
-    from forewarn.engine.engine import AppliedFleet, Engine
+    from forewarn.core.fleet import FleetPlan
+    from forewarn.core.limits import OperatorLimits
+    from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
+    from forewarn.engine.engine import AppliedFleet, Engine, FleetPlanner
     from forewarn.metadata.server import MetadataServer
 
 
 MAX_FLEET_FILES = 2
 """Maximum number of files that are received and applied at a time. Each may have hundreds of megabytes."""
 FLEET_FILE = BodyLimit(MAX_FLEET_BYTES, " Write sets of VMs with count.", "fleet files", MAX_FLEET_FILES)
+MAX_PARTS = 20
+"""Maximum number of changes of a part of the fleet at a time. They wait for each other."""
+FLEET_PART = BodyLimit(
+    hint=" Write several files, or apply a file with the whole fleet.", what="changes of the fleet", at_once=MAX_PARTS
+)
 LAST_FILE = "fleet file"
 """Name of the stored fact with the hash of the fleet file that was applied last, by whatever way."""
 
@@ -92,12 +105,7 @@ async def apply_fleet(
     `while_wanted` may end the wait for the decoded file.
     """
     async with metadata.applying:
-        # A full garbage collection visits every VM with all threads stopped, and finds nothing. Disable it only in a
-        # process of the service itself, which has called gc.freeze at its start. A test's process is not ours.
-        own_process = gc.get_freeze_count() > 0
-        if own_process:
-            gc.disable()
-        try:
+        with without_garbage_collection():
             fleet, file_hash = await while_wanted(engine.worker.run(_read_fleet, text, source))
             reserved = metadata.reserve(fleet)
             try:
@@ -109,11 +117,7 @@ async def apply_fleet(
             if dry_run:
                 release(reserved)
             else:
-                await metadata.listen(fleet, reserved)
-        finally:
-            if own_process:
-                gc.enable()
-                gc.freeze()
+                await metadata.listen(engine.fleet, reserved)
     return FleetChangeShape.of(applied, fleet)
 
 
@@ -126,7 +130,7 @@ class FleetShape(Shape):
 
 
 class FleetChangeShape(Shape):
-    """What a fleet file changed, or would change."""
+    """What a change of the fleet changed, or would change."""
 
     added: list[str]
     changed: list[str]
@@ -167,6 +171,17 @@ class FleetFileQuery(Struct):
 
 
 TOML = "application/toml"
+_Names = Annotated[list[Name], at_most(MAX_PART_ITEMS)] | None
+
+
+class FleetRemoval(Body):
+    """What to remove from the fleet."""
+
+    vms: Annotated[_Names, help_text("Names of VMs.")] = None
+    groups: Annotated[_Names, help_text("Names of groups. All VMs of a group must be removed with it.")] = None
+    hosts: Annotated[_Names, help_text("Names of hosts. All VMs on a host must be removed with it.")] = None
+    force: Annotated[bool | None, help_text("End the events of the VMs.")] = None
+    dry_run: Annotated[bool | None, help_text("Return the difference, and change nothing.")] = None
 
 
 class FleetControl:
@@ -192,6 +207,29 @@ class FleetControl:
                 body_type=TOML,
                 body_limit=FLEET_FILE,
             ),
+            Route(
+                "PATCH",
+                "/v1/fleet",
+                self.add,
+                "Add VMs, groups and hosts to the fleet, or change them.",
+                FleetChangeShape,
+                Role.ADMIN,
+                query=FleetFileQuery,
+                body=NoMembers,
+                body_type=TOML,
+                body_limit=FLEET_PART,
+                creates=True,
+            ),
+            Route(
+                "POST",
+                "/v1/fleet/remove",
+                self.remove,
+                "Remove VMs, groups and hosts from the fleet.",
+                FleetChangeShape,
+                Role.ADMIN,
+                body=FleetRemoval,
+                creates=True,
+            ),
         ]
 
     async def fleet(self, _: Request) -> Response:
@@ -214,3 +252,53 @@ class FleetControl:
                 while_wanted=partial(self._slices.while_wanted, request),
             )
         return json_response(change)
+
+    async def add(self, request: Request) -> Response:
+        query: FleetFileQuery = request.state.query
+        source = "the file" if query.source is None else query.source[-MAX_SHOWN:]
+        with self._slices.body_place(FLEET_PART):
+            body = await read_bytes(request, FLEET_PART)
+            text = _decode(body)
+            request.state.body = {"file": _hash(text), "force": query.force}
+
+            def plan(before: Fleet, _: Set[str], sequence: int) -> FleetPlan:
+                return plan_part(parse_part(text, source, before), before, sequence)
+
+            return await self._change(request, plan, source, force=query.force, dry_run=query.dry_run)
+
+    async def remove(self, request: Request) -> Response:
+        body = await read_body(request, FleetRemoval)
+        names = FleetNames(*(tuple(found or ()) for found in (body.vms, body.groups, body.hosts)))
+
+        def plan(before: Fleet, destinations: Set[str], _: int) -> FleetPlan:
+            return plan_removal(names, before, destinations)
+
+        reason = f"removed {first_names([name for each in names for name in each])}"
+        with self._slices.body_place(FLEET_PART):
+            return await self._change(request, plan, reason, force=bool(body.force), dry_run=bool(body.dry_run))
+
+    async def _change(
+        self, request: Request, planner: FleetPlanner, reason: str, *, force: bool, dry_run: bool
+    ) -> Response:
+        """Change a part of the fleet, and listen on the addresses of its VMs."""
+        engine, metadata = self._engine, self._metadata
+        async with metadata.applying:
+            plan = None
+            if dry_run or not is_repeated(engine, request):
+                plan = await self._slices.while_wanted(request, engine.plan_fleet(planner))
+            change = engine.fleet_change(planner, plan, caller(request).name, force=force, reason=reason)
+
+            def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[FleetChangeShape]:
+                applied = yield from change(draft, now, limits)
+                return FleetChangeShape.of(applied, draft.fleet)
+
+            reserved = metadata.reserve(Fleet((*plan.change.added, *plan.change.changed))) if plan is not None else {}
+            try:
+                if dry_run:
+                    return json_response(await engine.preview_in_steps(decide))
+                response = await create_once(engine, request, decide, status=200)
+                await metadata.listen(engine.fleet, reserved)
+                reserved = {}
+                return response
+            finally:
+                release(reserved)

@@ -30,7 +30,7 @@ MAX_DELAY_SECONDS = 10.0
 class HealthShape(Shape):
     """The service runs."""
 
-    status: Annotated[str, choice("ok")]
+    status: Annotated[str, choice("ok", "starting"), help_text("starting: the node has no state yet.")]
     version: str
 
 
@@ -55,12 +55,13 @@ class HealthControl:
         self._metrics = metrics
 
     def routes(self) -> list[Route]:
+        healthy = "Return whether the service is running. A node of several answers polls then."
         ready = (
             "Return whether the service is ready: it can read and write its store, is not behind schedule, and the "
             "system clock has not jumped."
         )
         return [
-            Route("GET", "/healthz", self.health, "Return whether the service is running.", HealthShape, role=None),
+            Route("GET", "/healthz", self.health, healthy, HealthShape, role=None, other_status=503),
             Route("GET", "/readyz", self.ready, ready, ReadinessShape, role=None, other_status=503),
             Route(
                 "GET",
@@ -73,6 +74,8 @@ class HealthControl:
         ]
 
     async def health(self, _: Request) -> Response:
+        if self._node is not None and not self._node.has_state:
+            return json_response(HealthShape("starting", __version__), 503)
         return json_response(HealthShape("ok", __version__))
 
     async def ready(self, _: Request) -> Response:
@@ -80,7 +83,8 @@ class HealthControl:
         if self._engine.fleet_problem:
             problems.append(self._engine.fleet_problem)
         delay = self._engine.measurements.late_seconds()
-        if (jump := self._engine.clock_hold.jump) is not None:
+        follows = self._node is not None and not self._engine.leads  # then it starts nothing
+        if (jump := self._engine.clock_hold.jump) is not None and not follows:
             problems.append(
                 f"The system clock jumped {describe_step(jump)} at {format_time(jump.seen_at)}. Starts, inactivity and "
                 f"retention wait until {format_time(jump.until)}. To continue now, run: forewarn clock accept"
@@ -89,12 +93,15 @@ class HealthControl:
             problems.append(f"The scheduler is {delay:.0f} seconds late.")
         if self._node is not None:
             age = self._node.age_seconds
-            if age > STALE_SECONDS:
+            if not self._node.has_state:
+                reason = self._node.problem or "it loads the state"
+                problems.append(f"This node starts, and answers no polls yet: {reason}")
+            elif age > STALE_SECONDS:
                 reason = self._node.problem or "it is behind"
                 problems.append(f"This node has not heard from the database for {age:.0f} seconds: {reason}")
             if self._node.clock_problem:
                 problems.append(self._node.clock_problem)
-            if self._node.leader is None and not self._engine.leads:
+            if self._node.leader is None and not self._engine.leads and self._node.has_state:
                 problems.append("No node leads, as far as this node knows. Polls are answered, changes wait.")
         found = ReadinessShape("not ready" if problems else "ready", problems)
         if self._node is not None:

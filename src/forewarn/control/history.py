@@ -15,9 +15,10 @@ from forewarn.control.filters import (
     visible_groups,
 )
 from forewarn.control.history_download import CSV_TYPE, FORMATS, download
-from forewarn.control.paging import Paging, page, requested_page
+from forewarn.control.paging import Paging, first_part, page, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import MAX_LIST, Name, at_most, choice, help_text, page_of
+from forewarn.control.slices import in_parts
 from forewarn.core.durations import A_PAST_TIME, A_PERIOD, Period, parse_past_time, parse_period
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.history import HISTORY_KINDS, check_kind
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 
 
 DOWNLOAD_ROWS = 500
-"""Rows that a download reads and encodes at once."""
+"""Rows that a download reads at once."""
+PART_ROWS = 50
+"""Rows that it encodes at once. A row with many VMs counts as several."""
+VMS_AS_ROW = 20
 NEWEST_FIRST = "newest"
 ORDERS = ("oldest", NEWEST_FIRST)
 
@@ -131,7 +135,7 @@ class HistoryControl:
             name = "since" if query.since else "during"
             problem = f"{shown(getattr(query, name))} is in the future, so nothing can match"
             raise BadParameter(parameter=name, problem=problem, allowed="a time in the past")
-        check = NameCheck(self._engine, tenant)
+        check = NameCheck(self._engine, self._slices, tenant)
         await check.vm(query.vm)
         await check.groups(() if tenant.group else history_filter.groups)
         await check.host(query.host)
@@ -142,7 +146,9 @@ class HistoryControl:
                 if getattr(query, name):
                     problem = "cannot be used with format: the file has all rows"
                     raise BadParameter(parameter=name, problem=problem, allowed="no value")
-            return download(form, all_rows(self._engine, request, history_filter), self._engine.clock.now())
+            return download(
+                form, all_rows(self._engine, self._slices, request, history_filter), self._engine.clock.now()
+            )
         return await self._page(request, history_filter)
 
     async def _page(self, request: HttpRequest, history_filter: HistoryFilter) -> Response:
@@ -156,10 +162,10 @@ class HistoryControl:
         else:
             history_filter = history_filter._replace(after=max(position, history_filter.after))
         found = await self._engine.records.history(history_filter)
-        part = found[: requested.limit]
+        part = first_part(found[: requested.limit], lambda entry: len(entry.vms))
         shown = map(as_tenants_see, part) if own else part
         shapes = await self._slices.collect(map(HistoryEntryShape.of, shown))
-        return page("history", shapes, part[-1].sequence if len(found) > requested.limit else None)
+        return page("history", shapes, part[-1].sequence if len(found) > len(part) else None)
 
     async def _about(self, query: HistoryQuery, token: Token) -> tuple[str, str]:
         """Return the ids of the event, and of its operation or of the rollout."""
@@ -190,14 +196,16 @@ class HistoryControl:
 
 
 async def all_rows(
-    engine: Engine, request: HttpRequest, history_filter: HistoryFilter
+    engine: Engine, slices: Slices, request: HttpRequest, history_filter: HistoryFilter
 ) -> AsyncGenerator[list[HistoryEntryShape], None]:
-    """Yield all rows that match and that the caller may see, page by page, up to the newest row of now."""
+    """Yield all rows that match and that the caller may see, part by part, up to the newest row of now."""
     own, first, end = caller(request).group, history_filter.after + 1, engine.records.newest + 1
     while request.state.is_authorized():  # the token may be revoked meanwhile
         part = history_filter._replace(after=first - 1, before=end, limit=DOWNLOAD_ROWS)
         found = await engine.records.history(part)
-        yield [HistoryEntryShape.of(as_tenants_see(entry) if own else entry) for entry in found]
+        for rows in in_parts(found, lambda entry: 1 + len(entry.vms) // VMS_AS_ROW, PART_ROWS):
+            await slices.turn()
+            yield [HistoryEntryShape.of(as_tenants_see(entry) if own else entry) for entry in rows]
         if len(found) < DOWNLOAD_ROWS:
             return
         if history_filter.newest:

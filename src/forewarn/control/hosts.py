@@ -13,15 +13,19 @@ from forewarn.control.routing import Route, caller
 from forewarn.control.schema import MAX_LIST, DryRun, Name, Shape, at_most, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import HostState
-from forewarn.core.fleet_commands import return_host
+from forewarn.core.fleet_commands import return_host_in_steps
 from forewarn.core.shell_patterns import is_pattern
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from forewarn.control.slices import Slices
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.engine.engine import Engine
 
 
@@ -124,11 +128,12 @@ class HostControl:
     async def return_host(self, request: Request) -> Response:
         name, by = request.path_params["name"], caller(request).name
         body = await read_body(request, DryRun)
-        draft = self._engine.draft()
-        if body.dry_run:
-            cancelled = return_host(draft, self._engine.clock.now(), self._engine.limits, name, by)
-        else:
-            cancelled = await self._engine.return_host(name, by)
-        shape = HostShape.of(draft, name)
-        shape.cancelled = [operation.id for operation in cancelled]
-        return json_response(shape)
+
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[HostShape]:
+            cancelled = yield from return_host_in_steps(draft, now, limits, name, by)
+            shape = HostShape.of(draft, name)
+            shape.cancelled = [operation.id for operation in cancelled]
+            return shape
+
+        run = self._engine.preview_in_steps if body.dry_run else self._engine.execute_in_steps
+        return json_response(await run(decide))

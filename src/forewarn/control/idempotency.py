@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from forewarn.control.routing import caller
 from forewarn.control.schema import json_response
-from forewarn.core.access import run_once
+from forewarn.core.access import known_response, run_once
 from forewarn.errors import BadParameter, ChangeMade, IdempotencyKeyReused, StoreNotReadable
 
 if TYPE_CHECKING:
@@ -34,27 +34,29 @@ HEADER = "idempotency-key"
 MAX_KEY_LENGTH = 255
 
 
-async def create_once(engine: Engine, request: Request, decide: Decide, hidden: tuple[str, ...] = ()) -> Response:
+async def create_once(
+    engine: Engine, request: Request, decide: Decide, hidden: tuple[str, ...] = (), status: int = 201
+) -> Response:
     """Create a resource, and return 201 with the shape from `decide`. For a repeated key, return the stored response.
 
     Only the first response has the `hidden` members. In the stored response they are null.
     """
     key = _key(request)
     if key is None:
-        return json_response(await engine.execute(decide), 201)
+        return json_response(await engine.execute(decide), status)
     created: list[Struct] = []
 
     def decide_and_store(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[tuple[int, str]]:
         shape = decide(draft, now, limits)
         created[:] = [(yield from shape) if isinstance(shape, Generator) else shape]
         stored = msgspec.structs.replace(created[0], **dict.fromkeys(hidden))
-        return 201, msgspec.json.encode(stored).decode()
+        return status, msgspec.json.encode(stored).decode()
 
     # Only members that the request has: a member that a later release adds must not change the fingerprint.
     given = {name: value for name, value in request.state.body.items() if value is not None}
     content = json.dumps(given, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
-    stored = await engine.execute_in_steps(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_store)
+    stored = await engine.execute_in_steps(run_once, _stored_key(request, key), fingerprint, decide_and_store)
     if created:
         return json_response(created[0], stored.status)
     try:
@@ -64,6 +66,16 @@ async def create_once(engine: Engine, request: Request, decide: Decide, hidden: 
     if replayed is None:  # it expired just now
         raise IdempotencyKeyReused(key=key)
     return Response(replayed.body, replayed.status, {"idempotency-replayed": "true"}, media_type="application/json")
+
+
+def is_repeated(engine: Engine, request: Request) -> bool:
+    """Return whether a request with this key has been answered: `create_once` does not decide it again."""
+    key = _key(request)
+    return key is not None and bool(known_response(engine.draft(), engine.clock.now(), _stored_key(request, key)))
+
+
+def _stored_key(request: Request, key: str) -> str:
+    return f"{caller(request).hash} {key}"
 
 
 def _key(request: Request) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from forewarn.control.schema import MAX_NAME, MAX_NUMBER, properties_of
 from forewarn.core.durations import MAX_DURATION, TooFarAwayError, parse_duration, parse_future_time
 from forewarn.core.operations import UNKNOWN, parse_interruption
+from forewarn.core.requests import MAX_VMS
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, BodyTooLarge, nearest, shown
 
 if TYPE_CHECKING:
@@ -91,8 +93,8 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
-        for each in (*value, *value.values()) if isinstance(value, dict) else value:
-            yield from _strings(each)
+        for each in (*value, *value.values()) if isinstance(value, dict) else islice(value, MAX_VMS):
+            yield from _strings(each)  # the core rejects longer lists
 
 
 _TYPES: dict[str, tuple[str, Any]] = {
@@ -107,13 +109,14 @@ _UNITS = {"str": "characters", "array": "items", "object": "members"}
 
 def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     """Translate msgspec's error: which member, what is wrong, and what is allowed."""
+    # First, because only this message has text of the caller. It has no path: no body has objects with such members.
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
+        known = list(properties_of(kind))
+        problem = f"is not a known member.{nearest(unknown[1], known)}"
+        return BadRequestBody(pointer=f"/{_escaped(unknown[1])}", problem=problem, allowed=known)
     message, _, path = text.partition(" - at `")  # `$.vms[0]`, or `key` in `$.hosts`
     names = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path)
     pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
-        known = list(properties_of(kind))
-        problem = f"is not a known member.{nearest(unknown[1], known)}"
-        return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]
         words = schema["description"]

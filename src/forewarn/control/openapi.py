@@ -9,7 +9,6 @@ from forewarn import __version__
 from forewarn.control.idempotency import MAX_KEY_LENGTH
 from forewarn.control.problems import PROBLEM, ProblemShape
 from forewarn.control.schema import MAX_NAME, Schema, Schemas, properties_of
-from forewarn.files.fleet_file import MAX_FLEET_BYTES
 from forewarn.metadata.fixed_responses import JSON
 
 if TYPE_CHECKING:
@@ -36,8 +35,9 @@ _OTHER_PROBLEMS = {
 }
 _PARAMETERS = re.compile(r"{(\w+)}").findall
 _DESCRIPTION = """Everything that the command line can do, for programs. Errors are problem details (RFC 9457). Lists
-have pages: pass `next` of a page as `cursor` to get the next one. Every POST that creates a resource, except a run,
-supports `Idempotency-Key`; a key is valid for a day. Unknown members and query parameters are rejected."""
+have pages: pass `next` of a page as `cursor` to get the next one. Every POST that creates a resource, except a run, and
+each change of a part of the fleet, supports `Idempotency-Key`; a key is valid for a day. Unknown members and query
+parameters are rejected."""
 
 
 def describe(routes: Iterable[Route]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
         operation["security"] = []
     if route.body is not None:
         media, is_json = route.body_type.partition(";")[0], route.body_type == JSON
-        schema = schemas[route.body] if is_json else {"type": "string", "maxLength": MAX_FLEET_BYTES}
+        schema = schemas[route.body] if is_json else {"type": "string", "maxLength": route.body_limit.max_bytes}
         required = is_json and bool(schemas.components[route.body.__name__].get("required"))
         operation["requestBody"] = {"content": {media: {"schema": schema}}, "required": required}
     return operation

@@ -368,9 +368,9 @@ class OperationControl:
         )
         if query.todo:
             filters = filters._replace(live=True)
-        found, last_key = await rows_page(request, records.operations, filters)
+        found, last_key = await rows_page(request, records.operations, _names, filters)
         if not found:
-            check = NameCheck(self._engine, caller(request))
+            check = NameCheck(self._engine, self._slices, caller(request))
             if not is_pattern(query.vm):
                 await check.vm(query.vm)
             await check.groups((query.group,) if query.group else ())
@@ -387,7 +387,9 @@ class OperationControl:
         return json_response(await self._shape(await self._find(request)))
 
     async def explain(self, request: HttpRequest) -> Response:
-        return json_response(explanation(self._engine, await self._find(request)))
+        operation = await self._find(request)
+        await self._slices.turn()  # it can have many events
+        return json_response(explanation(self._engine, operation))
 
     async def done(self, request: HttpRequest) -> Response:
         body = await read_body(request, WorkReport)
@@ -409,8 +411,9 @@ class OperationControl:
         return json_response(await self._shape(after))
 
     async def _shape(self, operation: Operation) -> OperationShape:
-        failed = self._engine.failed_attempt(operation.id)
-        return OperationShape.of(operation, await self._events(operation), failed)
+        events, failed = await self._events(operation), self._engine.failed_attempt(operation.id)
+        await self._slices.turn()  # it can have many events
+        return OperationShape.of(operation, events, failed)
 
     async def _events(self, operation: Operation) -> list[Event]:
         found = [await self._engine.records.event(event_id) for event_id in operation.events]
@@ -425,6 +428,11 @@ class OperationControl:
             problem = "An operation that has ended cannot be changed."
             raise WrongOperationStatus(operation_id=operation.id, status=operation.status.value, problem=problem)
         return operation
+
+
+def _names(operation: Operation) -> int:
+    """Return how many names of VMs an operation has in a response. An event has as many characters as some names."""
+    return len(operation.vms) + 10 * len(operation.events)
 
 
 def _running(fleet: Fleet, group: str) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from forewarn.control.schema import Count, Shape, choice, help_text, json_respon
 from forewarn.core.events import EventStatus
 from forewarn.core.fleet import SPOT, GroupKind, HostState
 from forewarn.core.history import event_entry
+from forewarn.core.steps import COMMAND_COST, SLICE_COST
 from forewarn.delivery.event_shapes import HistorySnapshotShape, snapshot_of
 from forewarn.delivery.history_rows import as_tenants_see
 from forewarn.engine.history import optional
@@ -161,9 +162,9 @@ class ActiveEventShape(HistorySnapshotShape):
 
 
 class OverviewShape(Shape):
-    """What happens now: one state of the service."""
+    """What happens now."""
 
-    sequence: Annotated[Count, help_text("The newest row of history in this state. Follow the feed after it.")]
+    sequence: Annotated[Count, help_text("The newest row of history that it contains. Follow the feed after it.")]
     clock: ClockShape
     events: Annotated[
         list[ActiveEventShape],
@@ -218,25 +219,36 @@ class OverviewControl:
     async def overview(self, request: Request) -> Response:
         token = caller(request)
         scopes = (await self._map(request)).scopes
-        shape = self._state(token, scopes)
+        shape = await self._slices.run(request, self._state(token, scopes))
         ended = self._ended_events(token, shape.sequence, self._engine.clock.now() - ENDED_TIME)
         shape.ended_events = await optional(ended, [])
         return json_response(shape)
 
-    def _state(self, token: Token, scopes: tuple[str, ...]) -> OverviewShape:
-        """Return the current state. It must not wait, because all its parts must be of the same state."""
+    def _state(self, token: Token, scopes: tuple[str, ...]) -> Steps[OverviewShape]:
+        """Return the current state. Parts may be newer than its sequence: the feed repeats what changed since."""
         engine, draft, own = self._engine, self._engine.draft(), token.group
+        sequence, now, clock = engine.records.newest, engine.clock.now(), clock_shape(engine, tenant=bool(own))
         events = [event for event in engine.live_events() if token.sees(event)]
         soonest = heapq.nsmallest(MAX_EVENTS, events, key=lambda event: (event.not_before, event.created_at, event.id))
-        now, counts = engine.clock.now(), _OperationCounts(draft, token)
+        yield SLICE_COST
+        active, counts = [], _OperationCounts(draft, token)
+        for event in soonest:
+            if (current := draft.event(event.id)) is not None:
+                active.append(self._active_event(draft, now, current, counts, own))
+            yield COMMAND_COST
+        not_enabled = []
+        for scope in scopes:
+            if (known := draft.delivery(scope)) is None or not known.enabled:
+                not_enabled.append(scope)
+            yield 1
         out_of_service = (host for host in draft.fleet.hosts.values() if host.state is not HostState.IN_SERVICE)
         return OverviewShape(
-            sequence=engine.records.newest,
-            clock=clock_shape(engine, tenant=bool(own)),
-            events=[self._active_event(draft, now, event, counts, own) for event in soonest],
+            sequence=sequence,
+            clock=clock,
+            events=active,
             total_events=len(events),
             ended_events=[],
-            not_enabled=[scope for scope in scopes if (known := draft.delivery(scope)) is None or not known.enabled],
+            not_enabled=not_enabled,
             rollouts=[RolloutShape.of(rollout, hosts=False) for rollout in draft.live_rollouts()] if not own else [],
             hosts_out_of_service=[MapHostShape.of(host) for host in out_of_service] if not own else [],
         )
@@ -269,10 +281,9 @@ class OverviewControl:
         while end > oldest and len(found) < MAX_ENDED_EVENTS:
             begin = max(end - READ_ROWS, oldest)
             part = wanted._replace(after=begin - 1, before=end, limit=MAX_ENDED_EVENTS - len(found))
-            for entry in await records.history(part):
-                snapshot = snapshot_of(as_tenants_see(entry) if own else entry)
-                if snapshot is not None:  # otherwise the row is about an operation without events
-                    found.append(snapshot)
+            rows = await records.history(part)
+            snapshots = await self._slices.collect(snapshot_of(as_tenants_see(row) if own else row) for row in rows)
+            found += [each for each in snapshots if each is not None]  # others are about operations without events
             first = await records.history(HistoryFilter(after=begin - 1, before=end, limit=1))
             if first and first[0].time < since:
                 break

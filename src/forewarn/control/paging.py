@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 from msgspec import Meta, Struct
 
 from forewarn.control.schema import at_most, help_text, json_response
+from forewarn.control.slices import in_parts
 from forewarn.errors import BadParameter, NotFound, nearest
 from forewarn.ports import ListFilter
 
@@ -32,6 +33,8 @@ T = TypeVar("T")
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 MAX_CURSOR = 600
 """Maximum length of a name of UTF-8 characters as base64."""
+MAX_PAGE_NAMES = 20_000
+"""A page ends with the item with which it has so many names of VMs or hosts: about 2 MB, encoded at once."""
 SHAPES_AT_ONCE = 5
 """How many items of a page are computed in a slice. One can have 100 scopes or hosts."""
 
@@ -44,7 +47,7 @@ class Paging(Struct):
 
     limit: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_LIMIT)] | None,
-        help_text(f"Maximum number of items. Default: {DEFAULT_LIMIT}."),
+        help_text(f"Maximum number of items. Default: {DEFAULT_LIMIT}. A page with many names of VMs ends earlier."),
     ] = None
     cursor: Annotated[Annotated[str, at_most(MAX_CURSOR)], help_text("The value of next in the previous page.")] = ""
 
@@ -134,19 +137,25 @@ async def page_of_names(
 async def rows_page(
     request: Request,
     read: Callable[[ListFilter], Awaitable[list[tuple[str | int, T]]]],
+    names: Callable[[T], int],
     filters: ListFilter | None = None,
 ) -> tuple[list[T], str | int | None]:
     """Return the rows of a page, in the order of the store, and the key of its last row if there is a next page.
 
-    Without a filter: only active rows, or all rows with all=true.
+    `names`: the number of names that a row has. Without a filter: only active rows, or all rows with all=true.
     """
     requested = requested_page(request)
     filters = ListFilter(not request.state.query.all) if filters is None else filters
     start = {"after_id": requested.after_id} if filters.live else {"after": requested.after_number}
     # One more row shows whether there is a next page.
     found = await read(filters._replace(limit=requested.limit + 1, **start))
-    part = found[: requested.limit]
-    return [each for _, each in part], part[-1][0] if len(found) > requested.limit else None
+    part = first_part(found[: requested.limit], lambda row: names(row[1]))
+    return [each for _, each in part], part[-1][0] if len(found) > len(part) else None
+
+
+def first_part(found: Sequence[T], names: Callable[[T], int]) -> list[T]:
+    """Return the rows that fit in a page, by the number of names in each."""
+    return next(in_parts(found, names, MAX_PAGE_NAMES), [])
 
 
 class Names:

@@ -37,7 +37,6 @@ from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.operations import CAUSES, OVERRIDES, UNKNOWN_DURATION
 from forewarn.core.rollout_commands import MAX_NAMED_HOSTS
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
-from forewarn.core.shell_patterns import check_patterns
 from forewarn.errors import WrongRolloutStatus
 
 if TYPE_CHECKING:
@@ -291,7 +290,7 @@ class RolloutControl:
         body = await read_body(request, RolloutRequest)
         patterns, settings = tuple(body.hosts), self._settings(body)
         by = caller(request).name
-        check_patterns(patterns)
+        rollout_commands.check_hosts(patterns)
         if body.dry_run:
             draft, now = self._engine.draft(), self._engine.clock.now()
             steps = rollout_commands.dry_run(draft, now, self._engine.limits, patterns, settings, by)
@@ -325,7 +324,7 @@ class RolloutControl:
         )
 
     async def rollouts(self, request: Request) -> Response:
-        found, last_key = await rows_page(request, self._engine.records.rollouts)
+        found, last_key = await rows_page(request, self._engine.records.rollouts, lambda rollout: len(rollout.patterns))
         return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), last_key)
 
     async def rollout(self, request: Request) -> Response:

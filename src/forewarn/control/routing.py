@@ -15,6 +15,7 @@ from forewarn.core.access import Role
 from forewarn.engine.writer import collect_changes
 from forewarn.errors import (
     BadParameter,
+    BadToken,
     ChangeMade,
     InsufficientRole,
     NoLeader,
@@ -59,6 +60,7 @@ class Route(NamedTuple):
     """The type of the request body; None: no body."""
     body_type: str = JSON
     body_limit: BodyLimit = BodyLimit()
+    """How large the body may be."""
     status: int = 200
     other_status: int | None = None
     """A second status: for a dry run, or if the service is not ready."""
@@ -93,13 +95,17 @@ class Route(NamedTuple):
         with collect_changes() as committed:
             request.state.committed = committed  # for LeaderRequests
             try:
-                return await self.handle(request)
+                response = await self.handle(request)
             except (StoreFailed, ServiceStopping, NoLeader) as error:
                 if not committed:
                     raise
                 if isinstance(error, StoreNotReadable):
                     raise ChangeMade(problem=error.fields["problem"]) from error
                 raise partly_done("A part of the request was done.", error) from error
+        # The group of a tenant may have been removed since, and its name may have another group now.
+        if self.method == "GET" and self.tenant and caller(request).group and not request.state.is_authorized():
+            raise BadToken
+        return response
 
     def allowed_roles(self) -> str:
         """Return the roles that can use it, as text."""

@@ -1,8 +1,8 @@
 """Work of requests that grows with the fleet, in slices: one in each iteration of the event loop.
 
-All requests take turns. So a poll waits for at most one slice, however many requests there are, and a short list does
-not wait for a long plan. Plans together have one turn, because an operator may request many. Work ends when its client
-disconnects; what takes long also ends when the service stops.
+All requests take turns, also to begin. So a poll waits for at most one slice, however many requests there are, and a
+short list does not wait for a long plan. Plans together have one turn, because an operator may request many. Work ends
+when its client disconnects; what takes long also ends when the service stops.
 """
 
 from __future__ import annotations
@@ -19,16 +19,31 @@ from forewarn.core.steps import take_slice
 from forewarn.errors import ServiceBusy, ServiceStopping
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
     from contextlib import AbstractContextManager
     from typing import Any
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from forewarn.control.input import BodyLimit
     from forewarn.core.steps import Steps
 
 T = TypeVar("T")
+
+
+def in_parts(items: Iterable[T], size: Callable[[T], int], largest: int) -> Iterator[list[T]]:
+    """Split items into parts. A part ends with the item with which it reaches this size."""
+    part, total = list[T](), 0
+    for item in items:
+        part.append(item)
+        total += size(item)
+        if total >= largest:
+            yield part
+            part, total = [], 0
+    if part:
+        yield part
+
 
 MAX_PLANS = 8
 """Maximum number of plans at a time."""
@@ -43,6 +58,11 @@ class Slices:
         self._taken: dict[str, int] = {}
         self._long_work: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
+
+    async def turn(self) -> None:
+        """Return in an iteration of the event loop in which no other request gets a turn."""
+        async with self._turn:
+            await asyncio.sleep(0)
 
     async def collect(self, items: Iterable[T], at_once: int = 20) -> list[T]:
         """Return the items as a list. `at_once`: how many of them to compute in a slice."""
@@ -104,6 +124,22 @@ class Slices:
             yield
         finally:
             self._taken[what] -= 1
+
+    def begin_in_turn(self, app: ASGIApp) -> ASGIApp:
+        """ASGI middleware that lets one request begin in an iteration, and go on with its complete body, however many
+        arrive at once."""
+
+        async def begin(scope: Scope, receive: Receive, send: Send) -> None:
+            async def receive_in_turn() -> Message:
+                message = await receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    await self.turn()
+                return message
+
+            await self.turn()
+            await app(scope, receive_in_turn, send)
+
+        return begin
 
     def stop(self) -> None:
         """End the work that takes long: its clients get an error, and may repeat the request elsewhere."""

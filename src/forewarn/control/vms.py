@@ -206,8 +206,8 @@ class VMControl:
                 if not is_pattern(name):
                     find_vm(fleet, token, name)  # raises if there is no such VM
             names = await matching(names, query.name)
-            fleet = self._engine.fleet  # it may have changed in the meantime
-            names = [name for name in names if name in fleet.vms]
+            fleet = self._engine.fleet  # it may have changed in the meantime: a VM can have joined another group
+            names = [name for name in names if name in fleet.vms and group in ("", fleet.vms[name].group)]
         if state:
             names = [name for name in names if fleet.vms[name].deallocated == (state == "deallocated")]
         return await page_of_names(request, self._slices, "vms", names, lambda name: self._vm(fleet.vm(name), token))

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from forewarn.control.idempotency import create_once
 from forewarn.control.input import read_body
-from forewarn.control.paging import Paging, page, page_of_names, requested_page
+from forewarn.control.paging import Paging, first_part, page, page_of_names, requested_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     MAX_NUMBER,
@@ -256,8 +256,13 @@ class WebhookControl:
         later = sorted(sequence for sequence in rows if sequence > requested.after_number)
         part = later[: requested.limit]
         entries = await asyncio.gather(*(find_row(self._engine, sequence) for sequence in part))
-        shown = [WebhookFailureShape.of(rows[entry.sequence], entry) for entry in entries if entry is not None]
-        return page("failures", shown, part[-1] if len(later) > requested.limit else None)
+        known = [entry for entry in entries if entry is not None]
+        shown = first_part(known, lambda entry: len(entry.vms))
+        last = part[-1] if len(later) > requested.limit else None
+        if len(shown) < len(known):
+            last = shown[-1].sequence
+        shapes = (WebhookFailureShape.of(rows[entry.sequence], entry) for entry in shown)
+        return page("failures", await self._slices.collect(shapes), last)
 
     async def retry(self, request: Request) -> Response:
         body = await read_body(request, RetryRequest)

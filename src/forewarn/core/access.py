@@ -326,6 +326,12 @@ class StoredResponse(NamedTuple):
     body: str = ""
 
 
+def known_response(draft: Draft, now: datetime, key: str) -> StoredResponse | None:
+    """Return the response to a request with this key within the last day."""
+    known = draft.stored_response(key)
+    return known if known is not None and now - known.at < RESPONSE_RETENTION else None
+
+
 def run_once(
     draft: Draft,
     now: datetime,
@@ -338,8 +344,8 @@ def run_once(
 
     The change and its response are one commit: after a crash both are stored, or neither.
     """
-    known = draft.stored_response(key)
-    if known is not None and now - known.at < RESPONSE_RETENTION:
+    known = known_response(draft, now, key)
+    if known is not None:
         if known.fingerprint != fingerprint:
             raise IdempotencyKeyReused(key=key.partition(" ")[2])
         return known

@@ -10,7 +10,7 @@ from forewarn.core.durations import format_time, round_up_to_second
 from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.operations import CAUSES
 from forewarn.core.progress import advance_in_steps, next_start_in_windows, postpone_operation
-from forewarn.core.steps import COMMAND_COST, at_once, finish
+from forewarn.core.steps import COMMAND_COST, at_once
 from forewarn.core.waits import TERMINATE, coupled_deletions, keeps_to_windows
 from forewarn.errors import (
     BadOption,
@@ -100,18 +100,23 @@ def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event
         yield from advance_in_steps(draft, now, limits, operation_id, together=all_approved)
 
 
-def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, reason: str = "") -> Event:
+def cancel_in_steps(
+    draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, reason: str = ""
+) -> Steps[Event]:
     """Cancel the operation of an event that has not started, and with it all events of the operation."""
     event = history.find_event(draft, event_id)
     step(event, Trigger.CANCEL, now)  # raises if the event cannot be cancelled
-    history.cancel(draft, now, history.find_operation(draft, event.operation), by, reason)
-    finish(_move_with(draft, now, limits, event))
+    yield from history.cancel_in_steps(draft, now, history.find_operation(draft, event.operation), by, reason)
+    yield from _move_with(draft, now, limits, event)
     return draft.changes.events[event_id]
 
 
-def cancel_operation(
+cancel = at_once(cancel_in_steps)
+
+
+def cancel_operation_in_steps(
     draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, reason: str = ""
-) -> Operation:
+) -> Steps[Operation]:
     """Cancel an operation by its id. It may have no events."""
     operation = history.find_operation(draft, operation_id)
     if operation.started_at is not None or not operation.status.live:
@@ -121,13 +126,18 @@ def cancel_operation(
             problem="Only a pending operation can be cancelled.",
         )
     events = history.events_of(draft, operation)
-    operation = history.cancel(draft, now, operation, by, reason)
+    operation = yield from history.cancel_in_steps(draft, now, operation, by, reason)
     for event in events:
-        finish(_move_with(draft, now, limits, event))
+        yield from _move_with(draft, now, limits, event)
     return operation
 
 
-def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, until: datetime) -> Event:
+cancel_operation = at_once(cancel_operation_in_steps)
+
+
+def postpone_in_steps(
+    draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, until: datetime
+) -> Steps[Event]:
     """Postpone routine platform work, for all groups that have not approved: in their windows, up to the deadline."""
     event = history.find_event(draft, event_id)
     operation = history.find_operation(draft, event.operation)
@@ -151,5 +161,8 @@ def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str,
         window = f" (the next window opens at {format_time(new_start)})" if new_start and new_start > until else ""
         problem = f"{format_time(until)}{window} is after the postpone deadline, {format_time(deadline)}."
         raise CannotPostpone(event_id=event_id, problem=problem)
-    postpone_operation(draft, now, operation, new_start, by, "")
+    yield from postpone_operation(draft, now, operation, new_start, by, "")
     return draft.changes.events[event_id]
+
+
+postpone = at_once(postpone_in_steps)

@@ -39,7 +39,7 @@ _CAUSES = {state: cause for cause, state in placement.HOST_STATES.items()}
 
 def follow_up(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[None]:
     """Notify VMs that have arrived of the work ahead of them. Then start what may start: not before all are named."""
-    for scope in _newly_down(draft):
+    for scope in (yield from _newly_down(draft)):
         for event in draft.events_of(scope):
             requests.approve_if_down(draft, now, event)
             draft.to_advance[event.operation] = None
@@ -64,14 +64,13 @@ def _left_free(draft: Draft) -> dict[str, None]:
     return hosts
 
 
-def _arrivals(draft: Draft) -> Iterator[Arrival]:
-    """Yield the VMs that may be affected by work that is planned already."""
-    changes = draft.changes.fleet_changes
-    if not changes:
-        return
+def _arrivals(draft: Draft) -> Steps[list[Arrival]]:
+    """Return the VMs that may be affected by work that is planned already."""
+    found: list[Arrival] = []
     before, after = draft.fleet_before, draft.fleet
     ahead: dict[str, bool] = {}
     for vm in _changed(draft):
+        yield 1
         if vm.deallocated:
             continue
         known = before.vms.get(vm.name)
@@ -80,24 +79,29 @@ def _arrivals(draft: Draft) -> Iterator[Arrival]:
                 in_service = after.host_state(vm.host) is HostState.IN_SERVICE
                 ahead[vm.host] = not in_service or bool(placement.work_on(draft, vm.host))
             if ahead[vm.host] or draft.operations_on(vm.name):
-                yield Arrival(vm, at_host=True)
+                found.append(Arrival(vm, at_host=True))
         elif before.scope_of(known) != after.scope_of(vm) and draft.operations_on(vm.name):
-            yield Arrival(vm, at_host=False)
+            found.append(Arrival(vm, at_host=False))
+    return found
 
 
-def _newly_down(draft: Draft) -> dict[str, None]:
+def _newly_down(draft: Draft) -> Steps[list[str]]:
     """Return the scopes that have no running VM now, because one was deallocated."""
     before = draft.fleet_before.vms
-    vms = [vm for vm in _changed(draft) if vm.deallocated and vm.name in before and not before[vm.name].deallocated]
-    scopes = dict.fromkeys(draft.fleet.scope_of(vm) for vm in vms)
-    return {scope: None for scope in scopes if draft.fleet.is_down(scope)}
+    scopes: dict[str, None] = {}
+    for vm in _changed(draft):
+        yield 1
+        if vm.deallocated and vm.name in before and not before[vm.name].deallocated:
+            scopes[draft.fleet.scope_of(vm)] = None
+    return [scope for scope in scopes if draft.fleet.is_down(scope)]
 
 
 def _changed(draft: Draft) -> Iterator[VM]:
     """Yield the VMs that were added or changed, or whose scope may have changed, as they are now."""
     seen: set[str] = set()
     for change in draft.changes.fleet_changes:
-        for names in ((vm.name for vm in (*change.added, *change.changed)), sorted(change.leaving)):
+        staying = sorted(draft.fleet.vms.keys() & change.leaving)
+        for names in ((vm.name for vm in (*change.added, *change.changed)), staying):
             for name in names:
                 vm = draft.fleet.vms.get(name)
                 if vm is not None and name not in seen:
@@ -107,10 +111,7 @@ def _changed(draft: Draft) -> Iterator[VM]:
 
 def _notify(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[None]:
     """Add VMs to the work ahead of them: all together, because many can arrive at once."""
-    arrivals: list[Arrival] = []
-    for arrival in _arrivals(draft):
-        arrivals.append(arrival)
-        yield COMMAND_COST
+    arrivals = yield from _arrivals(draft)
     joining: dict[str, list[str]] = {}
     for vm, at_host in arrivals:
         yield COMMAND_COST

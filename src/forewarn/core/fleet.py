@@ -393,7 +393,8 @@ class Fleet:
     def changed_by(self, change: FleetChange) -> Fleet:
         """Return a changed copy of this fleet. Copying is faster than building a new one."""
         after = copy(self)
-        for name in ("vms", "groups", "hosts", "_by_address", "_by_listen", "_members", "_on_host"):
+        # Also what readers add to this fleet meanwhile: a large change is made in a thread.
+        for name in ("vms", "groups", "hosts", "_by_address", "_by_listen", "_members", "_on_host", "_scope_sizes"):
             setattr(after, name, getattr(self, name).copy())
         after.alter(change)
         return after
@@ -413,9 +414,9 @@ class Fleet:
                 index.pop(getattr(vm, field), None)
             index.update((getattr(vm, field), vm) for vm in after.values() if getattr(vm, field))
         members = {group.name: group.name for group in change.groups}
-        self._rebuild_index(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
+        self._rebuild_index(self._members, self.groups, "group", before, after, members, change.groups_removed)
         tenants = {host.name: host.name.removesuffix(OWN_HOST_SUFFIX) for host in change.hosts}
-        self._rebuild_index(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
+        self._rebuild_index(self._on_host, self.hosts, "host", before, after, tenants, change.hosts_removed)
 
     def _update_scope_sizes(self, before: Iterable[VM], after: Iterable[VM], groups: Set[str]) -> None:
         """Update the counts. Those of changed groups are counted again when they are needed."""
@@ -434,7 +435,7 @@ class Fleet:
         declared: Mapping[str, object],
         field: str,
         before: Iterable[VM],
-        after: Iterable[VM],
+        after: Mapping[str, VM],
         alone: Mapping[str, str],
         undeclared: Iterable[str],
     ) -> None:
@@ -450,15 +451,16 @@ class Fleet:
             vm = self.vms.get(vm_name)
             if vm is not None and getattr(vm, field) == name:
                 names_of(name)[vm_name] = None
-        stays = {(vm.name, getattr(vm, field)) for vm in after}
         for vm in before:
-            if (vm.name, getattr(vm, field)) not in stays:  # otherwise it keeps its place
+            stays = vm.name in after and getattr(after[vm.name], field) == getattr(vm, field)
+            if getattr(vm, field) in declared and not stays:  # otherwise it keeps its place
                 names_of(getattr(vm, field)).pop(vm.name, None)
-        for vm in after:
-            names_of(getattr(vm, field))[vm.name] = None
+        for vm in after.values():
+            if getattr(vm, field) in declared:
+                names_of(getattr(vm, field))[vm.name] = None
         for name in undeclared:
             lists.pop(name, None)
-        lists.update((name, list(names)) for name, names in touched.items() if name in declared)
+        lists.update((name, list(names)) for name, names in touched.items())
 
 
 OWN_HOST_SUFFIX = "-host"
@@ -502,37 +504,48 @@ class FleetChange(NamedTuple):
 
 def difference(before: Fleet, after: Fleet) -> FleetChange:
     """Return the change that turns `before` into `after`."""
-    changed = tuple(vm for name, vm in after.vms.items() if name in before.vms and before.vms[name] != vm)
-    removed = tuple(vm for name, vm in before.vms.items() if name not in after.vms)
-    groups_removed = tuple(name for name in before.groups if name not in after.groups)
-    groups = tuple(group for name, group in after.groups.items() if before.groups.get(name) != group)
-    staying = {vm.name: vm for vm in changed}
-    for group in groups:  # a change of its visibility changes the scope of unchanged VMs
-        staying.update((name, after.vms[name]) for name in after.members(group.name) if name in before.vms)
-    moved = {name for name, vm in staying.items() if _membership(before, before.vms[name]) != _membership(after, vm)}
-    leaving = moved.union(vm.name for vm in removed)
-    left = {before.scope_of(before.vms[name]) for name in leaving} | {*groups_removed}
-    return FleetChange(
+    change = FleetChange(
         added=tuple(vm for name, vm in after.vms.items() if name not in before.vms),
-        changed=changed,
-        removed=removed,
-        groups=groups,
-        groups_removed=groups_removed,
+        changed=tuple(vm for name, vm in after.vms.items() if name in before.vms and before.vms[name] != vm),
+        removed=tuple(vm for name, vm in before.vms.items() if name not in after.vms),
+        groups=tuple(group for name, group in after.groups.items() if before.groups.get(name) != group),
+        groups_removed=tuple(name for name in before.groups if name not in after.groups),
         hosts=tuple(host for name, host in after.hosts.items() if before.hosts.get(name) != host),
         hosts_removed=tuple(name for name in before.hosts if name not in after.hosts),
-        leaving=frozenset(leaving),
-        vacated=frozenset(scope for scope in left if not after.scope_size(scope)),
     )
+    return with_leaving(change, before, after)
+
+
+def with_leaving(change: FleetChange, before: Fleet, after: Fleet) -> FleetChange:
+    """Return the change with the VMs that leave their group or scope, and the scopes that lose their last VM."""
+    staying = {vm.name: vm for vm in change.changed}
+    for group in change.groups:
+        known = before.groups.get(group.name)
+        if known is None or known.visibility is not group.visibility:  # this changes the scope of unchanged VMs
+            staying.update((name, after.vms[name]) for name in after.members(group.name) if name in before.vms)
+    moved = {name for name, vm in staying.items() if _membership(before, before.vms[name]) != _membership(after, vm)}
+    leaving = moved.union(vm.name for vm in change.removed)
+    left = {before.scope_of(before.vms[name]) for name in leaving} | {*change.groups_removed}
+    vacated = frozenset(scope for scope in left if not after.scope_size(scope))
+    return change._replace(leaving=frozenset(leaving), vacated=vacated)
 
 
 def _membership(fleet: Fleet, vm: VM) -> tuple[str, str]:
     return vm.group, fleet.scope_of(vm)
 
 
-def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str], sequence: int) -> tuple[Fleet, FleetChange]:
-    """Return the fleet after a file is applied, and the difference. `sequence`: the newest row of history."""
+class FleetPlan(NamedTuple):
+    """A planned change of the fleet."""
+
+    before: Fleet
+    after: Fleet
+    change: FleetChange
+
+
+def apply_declared(declared: Fleet, before: Fleet, destinations: Set[str], sequence: int) -> FleetPlan:
+    """Plan to apply a fleet file. `sequence`: the newest row of history."""
     after = keep_runtime_state(before, declared, destinations, sequence)
-    return after, difference(before, after)
+    return FleetPlan(before, after, difference(before, after))
 
 
 def keep_runtime_state(
@@ -546,20 +559,12 @@ def keep_runtime_state(
     run time stays if the file has the same policy for this group as before. A group keeps its generation while each
     file has it, and a VM without a group keeps it while it has none.
     """
-    moved = _still_moved(before, declared)
-    placement_groups = _placement_groups(before, declared)
+    moved = still_moved(before, declared)
+    numbers = placement_groups(before, declared)
     kept: list[VM] = []
     for name, vm in declared.vms.items():
-        known = before.vms.get(name)
-        after = vm._replace(placement_group=placement_groups[name]) if name in placement_groups else vm
-        if known is not None and known.deallocated:
-            after = after._replace(deallocated=True)
-        if known is not None and name in moved:
-            after = after._replace(host=known.host, configured_host=known.configured_host)
-        if vm.group == name and declared.standalone(name) is not None:
-            generation = known.generation if known is not None and before.standalone(name) is not None else sequence
-            if generation:
-                after = after._replace(generation=generation)
+        alone = vm.group == name and declared.standalone(name) is not None
+        after = keep_vm_state(before, vm, numbers.get(name), name in moved, alone, sequence)
         if after is not vm:
             kept.append(after)
     in_place = {vm.host for vm in kept} | destinations
@@ -573,13 +578,48 @@ def keep_runtime_state(
     groups = _runtime_policies(before, declared)
     for name, group in declared.groups.items():
         if declared.standalone(name) is None:
-            is_kept = name in before.groups and before.standalone(name) is None
-            generation = before.groups[name].generation if is_kept else sequence
-            if generation:
-                groups[name] = groups.get(name, group)._replace(generation=generation)
+            given = groups.get(name, group)
+            after_group = keep_group_state(before, given, sequence)
+            if after_group is not given:
+                groups[name] = after_group
     if not kept and not hosts and not groups:
         return declared
     return declared.changed_by(FleetChange(changed=tuple(kept), hosts=tuple(hosts), groups=tuple(groups.values())))
+
+
+def keep_vm_state(
+    before: Fleet, vm: VM, placement_group: int | None, is_moved: bool, is_alone: bool, sequence: int
+) -> VM:
+    """Return a declared VM with its runtime state: the same object, if it has none.
+
+    `is_moved`: it stays where it was moved. `is_alone`: it has no group.
+    """
+    known = before.vms.get(vm.name)
+    after = vm if placement_group is None else vm._replace(placement_group=placement_group)
+    if known is not None and known.deallocated:
+        after = after._replace(deallocated=True)
+    if known is not None and is_moved:
+        after = after._replace(host=known.host, configured_host=known.configured_host)
+    if is_alone:
+        generation = known.generation if known is not None and before.standalone(vm.name) is not None else sequence
+        if generation:
+            after = after._replace(generation=generation)
+    return after
+
+
+def keep_group_state(before: Fleet, group: Group, sequence: int) -> Group:
+    """Return a declared group of several VMs with its generation: the one that it has, or `sequence`."""
+    known = before.groups.get(group.name)
+    is_kept = known is not None and before.standalone(group.name) is None
+    generation = known.generation if known is not None and is_kept else sequence
+    return group._replace(generation=generation) if generation else group
+
+
+def keep_policy(known: Group, group: Group) -> Group | None:
+    """Return the declared group with the policy that was set at run time; None: the declared policy is in force."""
+    if known.file_policy is None or group.kind != known.kind or group.policy != known.file_policy:
+        return None
+    return group.with_policy(known.policy, known.file_policy)
 
 
 def _runtime_policies(before: Fleet, declared: Fleet) -> dict[str, Group]:
@@ -590,8 +630,8 @@ def _runtime_policies(before: Fleet, declared: Fleet) -> dict[str, Group]:
         if known.file_policy is None or not (own_group or name in declared.groups):
             continue
         group = declared.group(name)
-        if group.kind == known.kind and group.policy == known.file_policy:
-            kept[name] = group.with_policy(known.policy, known.file_policy)
+        if (with_policy := keep_policy(known, group)) is not None:
+            kept[name] = with_policy
             if known.terminate_notice is not None:
                 check_no_spot(declared, group)
     return kept
@@ -608,7 +648,7 @@ PLACEMENT_GROUP_SIZE = 100
 """Azure's limit."""
 
 
-def _placement_groups(before: Fleet, declared: Fleet) -> dict[str, int]:
+def placement_groups(before: Fleet, declared: Fleet) -> dict[str, int]:
     """Return the placement groups of the VMs that the file assigns to none: their own, or the first with a free place.
 
     A placement group of a database from before placement groups may have more than its 100 VMs. It keeps them.
@@ -646,7 +686,7 @@ def _is_own_host(fleet: Fleet, name: str) -> bool:
     return name not in fleet.hosts and any(vm.host == name for vm in fleet.vms.values())
 
 
-def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
+def still_moved(before: Fleet, declared: Fleet) -> set[str]:
     """VMs that stay where they were moved: their host in the file is unchanged, and their domains still fit.
 
     A fabric can have put VMs of several domains on one host. This is no reason to list them elsewhere.

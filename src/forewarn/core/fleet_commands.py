@@ -9,7 +9,8 @@ from forewarn.core import access, history, placement
 from forewarn.core.fleet import TERMINATE_NOTICE_KINDS, FleetChange, GroupKind, GroupPolicy, HostState, check_no_spot
 from forewarn.core.operations import OperationStatus
 from forewarn.core.placement import can_share_host
-from forewarn.core.state import HistoryEntry
+from forewarn.core.state import HistoryEntry, destinations
+from forewarn.core.steps import at_once
 from forewarn.core.waits import coupled_deletions
 from forewarn.errors import DestinationConflict, NoTerminateNotice, NotScaleSet, VMHasLiveEvent
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
+    from forewarn.core.steps import Steps
     from forewarn.core.windows import Window
 
 
@@ -42,11 +44,12 @@ def apply_fleet(
     """
     # The caller computes the difference in another thread, because that is slow for a large fleet.
     leaving = change.leaving
-    touched = [event for event in draft.live_events() if not leaving.isdisjoint(event.resources)]
+    events = draft.live_events() if leaving else ()
+    touched = [event for event in events if not leaving.isdisjoint(event.resources)]
     if touched and not force:
         vms = sorted({name for event in touched for name in event.resources if name in leaving})
         raise VMHasLiveEvent(vms=", ".join(vms), events=", ".join(event.id for event in touched))
-    _check_domain_conflicts(draft, fleet)
+    _check_domain_conflicts(draft, fleet, change)
     for event in touched:
         _end_touched(draft, now, event, by)
     for declared in change.groups:
@@ -61,11 +64,8 @@ def apply_fleet(
     _check_hosts(draft, fleet, before_vms, change)
     for scope in draft.deliveries_among(change.vacated):
         draft.forget_delivery(scope)
-    moved = [
-        fleet.vms[name]
-        for name in sorted(with_work)
-        if name in before_vms and name in fleet.vms and before_vms[name].host != fleet.vms[name].host
-    ]
+    moved = [vm for vm in change.changed if vm.name in with_work and before_vms[vm.name].host != vm.host]
+    moved.sort(key=lambda vm: vm.name)
     placement.cancel_obsolete(draft, now, moved, "the fleet file puts the VM on another host")
     for event in touched:  # deletions that waited for a cancelled one
         draft.to_advance.update(dict.fromkeys(other.operation for other in coupled_deletions(draft, event)))
@@ -105,9 +105,14 @@ def _end_touched(draft: Draft, now: datetime, event: Event, by: str) -> None:
         history.end(draft, now, operation, status, by, reason)
 
 
-def _check_domain_conflicts(draft: Draft, fleet: Fleet) -> None:
-    """Reject a fleet in which a VM that is being moved would conflict with another on its destination."""
-    for host in draft.destinations():
+def _check_domain_conflicts(draft: Draft, fleet: Fleet, change: FleetChange) -> None:
+    """Reject a change after which a VM that is being moved would conflict with another on its destination."""
+    arriving = {vm.host for vm in (*change.added, *change.changed)}
+    if change.changed:
+        with_work = draft.vms_with_work()
+        operations = (one for vm in change.changed if vm.name in with_work for one in draft.operations_on(vm.name))
+        arriving = arriving.union(*map(destinations, operations))
+    for host in sorted(arriving & draft.destinations()):
         tenants = [fleet.vms[name] for name in fleet.on_host(host)] if host in fleet.hosts else []
         for operation in draft.operations_bound_for(host):
             for name in [name for name, target in operation.moves if target == host and name in fleet.vms]:
@@ -138,15 +143,21 @@ def _check_hosts(draft: Draft, fleet: Fleet, before: Mapping[str, VM], change: F
         draft.change_fleet(FleetChange(changed=tuple(chain.from_iterable(in_turn.placed.values())), in_place=True))
 
 
-def return_host(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> list[Operation]:
+def return_host_in_steps(
+    draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str
+) -> Steps[list[Operation]]:
     """Return a host to service and cancel the pending moves away from it. Returns the cancelled operations."""
     if not placement.set_host_state(draft, now, name, HostState.IN_SERVICE, by):
         return []
-    return [
-        history.cancel(draft, now, operation, by, f"{name} was returned to service")
-        for operation in draft.operations_at(name)
-        if operation.cause == "degraded-hardware" and operation.status is OperationStatus.PENDING
-    ]
+    cancelled = []
+    for operation in draft.operations_at(name):
+        if operation.cause == "degraded-hardware" and operation.status is OperationStatus.PENDING:
+            reason = f"{name} was returned to service"
+            cancelled.append((yield from history.cancel_in_steps(draft, now, operation, by, reason)))
+    return cancelled
+
+
+return_host = at_once(return_host_in_steps)
 
 
 def _check_terminate_notice(fleet: Fleet, group: Group) -> None:

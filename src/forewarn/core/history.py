@@ -10,6 +10,7 @@ from forewarn.core.fleet import HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.rollouts import RolloutStatus
 from forewarn.core.state import HistoryEntry, HistorySnapshot
+from forewarn.core.steps import COMMAND_COST, at_once
 from forewarn.core.waits import open_waits
 from forewarn.errors import UnknownEvent, UnknownResource, nearest, shown
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from forewarn.core.events import Event
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft, ServiceState
+    from forewarn.core.steps import Steps
 
 
 HISTORY_KINDS = {
@@ -55,7 +57,7 @@ HISTORY_KINDS = {
     "clock-jumped": "The system clock jumped: starts, inactivity and retention are held.",
     "clock-accepted": "The service uses the system time again, because it was stable or an operator accepted it.",
     "policy-changed": "The policy of a group was changed.",
-    "fleet-applied": "A fleet file was applied.",
+    "fleet-applied": "A fleet file was applied, or a part of the fleet was changed.",
     "token-created": "A token was created.",
     "token-revoked": "A token was revoked, or ended because its group was removed.",
     "session-started": "A user signed in to the portal.",
@@ -172,11 +174,11 @@ def record_clock(draft: Draft, now: datetime, by: str, reason: str, *, accepted:
     draft.record(HistoryEntry(time=now, kind="clock-accepted" if accepted else "clock-jumped", by=by, reason=reason))
 
 
-def end(
+def end_in_steps(
     draft: Draft, now: datetime, operation: Operation, status: OperationStatus, by: str, reason: str = ""
-) -> Operation:
+) -> Steps[Operation]:
     """End an operation and its events: started events are completed, scheduled events are cancelled."""
-    end_events(draft, now, events_of(draft, operation), by, reason)
+    yield from end_events_in_steps(draft, now, events_of(draft, operation), by, reason)
     operation = operation._replace(status=status, ended_at=now, reason=reason or operation.reason)
     draft.put_operation(operation)
     if operation.request.rollout:
@@ -184,17 +186,27 @@ def end(
     return operation
 
 
-def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, reason: str = "") -> None:
+end = at_once(end_in_steps)
+
+
+def end_events_in_steps(draft: Draft, now: datetime, events: Iterable[Event], by: str, reason: str = "") -> Steps[None]:
     """Complete the events that have started, and cancel the others. They leave their documents."""
     for event in events:
         started = event.status is EventStatus.STARTED
         ended = step(event, Trigger.FINISH if started else Trigger.CANCEL, now)
         draft.put_event(ended)
         record_event(draft, now, "completed" if started else "cancelled", by, ended, reason)
+        yield COMMAND_COST
 
 
-def cancel(draft: Draft, now: datetime, operation: Operation, by: str, reason: str = "") -> Operation:
+end_events = at_once(end_events_in_steps)
+
+
+def cancel_in_steps(draft: Draft, now: datetime, operation: Operation, by: str, reason: str = "") -> Steps[Operation]:
     """Cancel an operation that has not started, and all its events."""
     if not events_of(draft, operation):  # its events have a row each
         record_operation(draft, now, "cancelled", by, operation, reason)
-    return end(draft, now, operation, OperationStatus.CANCELLED, by, reason)
+    return (yield from end_in_steps(draft, now, operation, OperationStatus.CANCELLED, by, reason))
+
+
+cancel = at_once(cancel_in_steps)

@@ -50,15 +50,22 @@ def find_clashes(vms: Iterable[VM]) -> Iterator[tuple[int, int]]:
             yield other, position
 
 
-def spread_domains(vms: Sequence[VM], groups: Mapping[str, Group]) -> list[VM]:
-    """Return the VMs with both domains assigned. A VM without a declared group gets domain 0."""
+def spread_domains(
+    vms: Sequence[VM], groups: Mapping[str, Group], members: Mapping[str, int] | None = None
+) -> list[VM]:
+    """Return the VMs with both domains assigned. A VM without a declared group gets domain 0.
+
+    `members`: how many VMs a group has already.
+    """
     update_domains = _in_turn(
         [(vm.group, vm.host, vm.update_domain) for vm in vms],
         {group.name: group.update_domains for group in groups.values()},
+        members or {},
     )
     fault_domains = _in_turn(
         [(vm.group, vm.host, vm.fault_domain) for vm in vms],
         {group.name: group.fault_domains for group in groups.values()},
+        members or {},
     )
     return [
         vm._replace(update_domain=update_domain, fault_domain=fault_domain)
@@ -66,14 +73,16 @@ def spread_domains(vms: Sequence[VM], groups: Mapping[str, Group]) -> list[VM]:
     ]
 
 
-def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) -> list[int]:
+def _in_turn(
+    wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int], members: Mapping[str, int]
+) -> list[int]:
     """Return a domain for each (group, host, domain or UNPLACED): the given one, the host's, or the next in turn."""
     of_host: dict[tuple[str, str], int] = {}
     for group, host, given in wishes:
         # First all given domains: a VM may depend on a domain that is given later in the file.
         if given != UNPLACED:
             of_host.setdefault((group, host), given)
-    turns: dict[str, int] = {}
+    turns = dict(members)
     domains = []
     for group, host, given in wishes:
         domain = given if given != UNPLACED else of_host.get((group, host))

@@ -45,11 +45,11 @@ def advance_in_steps(
         if not _may_start(draft, now, operation, events, together=together):
             return operation
         if _windows_closed(draft, now, operation):
-            return _postpone_to_window(draft, now, operation)
+            return (yield from _postpone_to_window(draft, now, operation))
         operation = yield from _start(draft, now, limits, operation, events)
         yield from _start_waiting_deletions(draft, now, limits, events)
     if operation.status is OperationStatus.STARTED and _has_settled(operation, now):
-        operation = history.end(draft, now, operation, OperationStatus.DONE, history.ENGINE)
+        operation = yield from history.end_in_steps(draft, now, operation, OperationStatus.DONE, history.ENGINE)
         placement.after_end(draft, now, operation)
         yield operation.cost
     return operation
@@ -105,20 +105,21 @@ def next_start_in_windows(draft: Draft, operation: Operation, earliest: datetime
     return next_common((draft.fleet.group_of(scope).windows for scope in _windowed(draft, operation)), earliest)
 
 
-def _postpone_to_window(draft: Draft, now: datetime, operation: Operation) -> Operation:
+def _postpone_to_window(draft: Draft, now: datetime, operation: Operation) -> Steps[Operation]:
     start = round_up_to_second(now)
     until = next_start_in_windows(draft, operation, start)
     deadline = operation.request.postpone_deadline
     if until is None and deadline is not None and now >= deadline:
         reason = "the maintenance windows no longer overlap, and the postpone deadline has passed"
-        return history.cancel(draft, now, operation, history.ENGINE, reason)
+        return (yield from history.cancel_in_steps(draft, now, operation, history.ENGINE, reason))
     until = until or start + WINDOW_RECHECK
-    return postpone_operation(draft, now, operation, until, history.ENGINE, "the maintenance window was closed")
+    reason = "the maintenance window was closed"
+    return (yield from postpone_operation(draft, now, operation, until, history.ENGINE, reason))
 
 
 def postpone_operation(
     draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, reason: str
-) -> Operation:
+) -> Steps[Operation]:
     """Postpone an operation: all its events that are not approved get the same NotBefore."""
     events = history.events_of(draft, operation)
     moved: list[tuple[Event, str]] = []
@@ -127,6 +128,7 @@ def postpone_operation(
         if after is not event:
             draft.put_event(after)
             moved.append((after, f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"))
+            yield COMMAND_COST
     notified = {event.scope for event in events}
     # Without an event that carries the time, the operation must.
     if not moved or any(scope not in notified for scope in _windowed(draft, operation)):
@@ -135,6 +137,7 @@ def postpone_operation(
     # Last, because each row contains what its event waits for now.
     for event, text in moved:
         history.record_event(draft, now, "postponed", by, event, f"{text}: {reason}" if reason else text)
+        yield COMMAND_COST
     return operation
 
 
@@ -263,11 +266,16 @@ def mark_done(
     return draft.changes.operations[operation_id]
 
 
-def failed(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, reason: str) -> Operation:
+def failed_in_steps(
+    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, reason: str
+) -> Steps[Operation]:
     """Fail an operation. Its events end, so that applications can undo their preparations."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
     history.record_operation(draft, now, "failed", by, operation, reason)
-    return history.end(draft, now, operation, OperationStatus.FAILED, by, reason)
+    return (yield from history.end_in_steps(draft, now, operation, OperationStatus.FAILED, by, reason))
+
+
+failed = at_once(failed_in_steps)
 
 
 def failed_if_live(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, reason: str) -> None:

@@ -243,11 +243,8 @@ def plan_with_notices(
     return rollout, found, (yield from not_notified(draft, now, limits, rollout))
 
 
-def match_hosts(fleet: Fleet, patterns: Sequence[str]) -> Steps[list[str]]:
-    """Return the hosts that match the patterns, and fill the fleet's cache of what is on them."""
-    if not patterns or not all(patterns):
-        raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
-    check_patterns(patterns)
+def check_hosts(patterns: Sequence[str]) -> None:
+    """Reject names and patterns of hosts that are too many, empty, or too much work."""
     if len(patterns) > MAX_NAMED_HOSTS:
         raise LimitExceeded(
             count=len(patterns),
@@ -256,6 +253,14 @@ def match_hosts(fleet: Fleet, patterns: Sequence[str]) -> Steps[list[str]]:
             maximum=MAX_NAMED_HOSTS,
             remedy="Use fewer, wider patterns.",
         )
+    if not patterns or not all(patterns):
+        raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
+    check_patterns(patterns)
+
+
+def match_hosts(fleet: Fleet, patterns: Sequence[str]) -> Steps[list[str]]:
+    """Return the hosts that match the patterns, and fill the fleet's cache of what is on them."""
+    check_hosts(patterns)
     names = fleet.host_names()
     known = frozenset(names)
     globs = {pattern: glob_matcher(pattern) for pattern in patterns if pattern not in known and is_pattern(pattern)}
@@ -265,7 +270,7 @@ def match_hosts(fleet: Fleet, patterns: Sequence[str]) -> Steps[list[str]]:
         matched.update(fitting)
         if fitting or name in exact:
             hosts.append(name)
-        yield 1
+        yield 1 + len(globs)
     for pattern in patterns:
         if pattern not in exact and pattern not in matched:
             raise NoMatchingHost(pattern=pattern, hint=nearest(pattern, names))

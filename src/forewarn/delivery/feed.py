@@ -369,7 +369,7 @@ class FeedSubscriber:
                     yield live
                 elif self._position < self._feed.records.newest:
                     part = await self._feed.part(self._wanted, self._position)
-                    if part is None:
+                    if part is None or not self._is_authorized():  # its token may have ended meanwhile
                         break  # a client that reconnects gets the error
                     self._position = part.end
                     if part.data:

@@ -9,7 +9,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from forewarn.clock import SystemClock
+from forewarn.clock import MAX_STEP, SystemClock
 from forewarn.core.durations import format_duration, format_time, to_text
 from forewarn.core.history import ENGINE, record_clock
 from forewarn.errors import ClockNotJumped, VirtualClockAccepted
@@ -17,6 +17,7 @@ from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from forewarn.clock import ClockJump
     from forewarn.engine.last_seen import LastSeen
@@ -42,6 +43,7 @@ class ClockHold:
         """Number of the last jump that was noticed."""
         self._unrecorded: deque[ClockJump] = deque()
         """Jumps that are not on disk, because the disk fails."""
+        self._has_compared = False
         self.on_change: Callable[[], None] = lambda: None
         """Called when a hold has begun or ended."""
 
@@ -80,11 +82,28 @@ class ClockHold:
             await self._end(self._clock, jump, ENGINE)
         return self._clock.jump is not None
 
-    def accept_stable_time(self) -> None:
-        """Use the system time after a jump, if it is stable: for a node that follows, which records nothing."""
-        if self._clock is not None and (jump := self._clock.jump) is not None and self._clock.now() >= jump.until:
+    def compare(self, time: datetime) -> datetime | None:
+        """Compare with the time of the database, on a node that follows, which records nothing.
+
+        Returns the time of this node if it differs.
+
+        When it starts, the node uses the time of the database if its own differs. A later jump of its clock is accepted
+        when the time is stable, as on a leader, but not while only the time before the jump agrees.
+        """
+        if self._clock is None:
+            return None
+        now, jump = self._clock.now(), self._clock.jump
+        system_time = now + jump.step if jump is not None else now
+        agrees, agrees_later = (abs(each - time) <= MAX_STEP for each in (now, system_time))
+        is_first, self._has_compared = not self._has_compared, True
+        if not agrees and not agrees_later and is_first:
+            self._clock.use(time)
+        elif jump is not None and (agrees_later if agrees else now >= jump.until):
             self._clock.accept()
             self._unrecorded.clear()
+        if agrees and agrees_later:
+            return None
+        return system_time if agrees or is_first else now
 
     async def accept(self, by: str) -> None:
         """End the hold: an operator says that the system time is right."""

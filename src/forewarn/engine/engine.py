@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.clock import VirtualClock
@@ -15,25 +15,25 @@ from forewarn.core import access, approvals, enabling, fleet_commands, progress,
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Changes, Draft
-from forewarn.core.steps import finish
+from forewarn.core.steps import SLICE_COST, finish
 from forewarn.engine.clock_hold import ClockHold
 from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
 from forewarn.engine.history import Retention, StoredRecords
 from forewarn.engine.last_seen import LastSeen
 from forewarn.engine.scheduler import Scheduler, Timers
-from forewarn.engine.writer import MAX_BATCH_ROWS, Writer, new_id
+from forewarn.engine.writer import MAX_BATCH_ROWS, PendingCommand, Writer, new_id, no_change
 from forewarn.errors import ClockNotVirtual, NothingDue, StoreFailed
 from forewarn.ports import HistoryFilter
 from forewarn.system.logs import get_logger
 from forewarn.system.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Mapping, Sequence, Set
+    from datetime import datetime, timedelta
 
     from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
-    from forewarn.core.fleet import Fleet, FleetChange, Group
+    from forewarn.core.fleet import Fleet, FleetChange, FleetPlan, Group
     from forewarn.core.fleet_commands import PolicyUpdate
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import CauseRequest, FailedAttempt, Operation
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
     from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store, StoredState
+
+    FleetPlanner = Callable[[Fleet, Set[str], int], FleetPlan]
+    """Plans a change of a fleet. Also gets the hosts that VMs are moving to, and the newest sequence of history."""
 
 
 T = TypeVar("T")
@@ -112,7 +115,11 @@ class Engine:
         """Sends changes to the leader while this node follows."""
         self.fleet_problem = ""
         """Why the fleet file of the service is not in force; empty: it is, or there is none."""
-        self._moving_events = asyncio.Lock()
+        self._is_excluding = False
+        """Whether a batch in progress moves events by a downtime."""
+        self._exclusion_error: BaseException | None = None
+        """Why this has failed the last time."""
+        self._writer.first_of_batch = self._first_of_batch
         self._store_check: asyncio.Task[list[str]] | None = None
         self._subscribers: list[Callable[[Published], None]] = []
         self._commit_subscribers: list[Callable[[Changes], None]] = []
@@ -189,7 +196,6 @@ class Engine:
     def tidy_follower(self) -> None:
         """Do what a node must do from time to time while it follows. The leader does it with its other work."""
         self._retention.forget_expired()
-        self.clock_hold.accept_stable_time()
 
     @property
     def on_deposed(self) -> Callable[[], None]:
@@ -295,15 +301,15 @@ class Engine:
 
     async def cancel(self, event_id: str, by: str, reason: str = "") -> Event:
         """Cancel the operation of an event that has not started."""
-        return await self.execute(approvals.cancel, event_id, by, reason)
+        return await self.execute_in_steps(approvals.cancel_in_steps, event_id, by, reason)
 
     async def cancel_operation(self, operation_id: str, by: str, reason: str = "") -> Operation:
         """Cancel an operation that has not started."""
-        return await self.execute(approvals.cancel_operation, operation_id, by, reason)
+        return await self.execute_in_steps(approvals.cancel_operation_in_steps, operation_id, by, reason)
 
     async def postpone(self, event_id: str, by: str, until: datetime) -> Event:
         """Postpone an event: set a later NotBefore."""
-        return await self.execute(approvals.postpone, event_id, by, until)
+        return await self.execute_in_steps(approvals.postpone_in_steps, event_id, by, until)
 
     async def mark_done(self, operation_id: str, by: str, placed: Mapping[str, str] | None = None) -> Operation:
         """Mark an operation as done, and stop waiting for the fabric. `placed`: where its VMs are now."""
@@ -313,7 +319,7 @@ class Engine:
 
     async def mark_failed(self, operation_id: str, by: str, reason: str = "") -> Operation:
         """Mark an operation as failed, and stop waiting for the fabric."""
-        operation = await self.execute(progress.failed, operation_id, by, reason)
+        operation = await self.execute_in_steps(progress.failed_in_steps, operation_id, by, reason)
         self._executor.stop_waiting(operation_id)
         return operation
 
@@ -323,10 +329,6 @@ class Engine:
             await self.forwarder.enable(scope, by)
             return
         await self.execute(enabling.enable, scope, by)
-
-    async def return_host(self, name: str, by: str) -> list[Operation]:
-        """Return a host to service. Returns the operations that this cancels."""
-        return await self.execute(fleet_commands.return_host, name, by)
 
     async def set_policy(self, group: str, policy: PolicyUpdate, by: str) -> Group:
         """Change the policy of a group."""
@@ -363,28 +365,53 @@ class Engine:
         dry_run: bool = False,
     ) -> AppliedFleet:
         """Replace the fleet, except in a dry run."""
-        while True:
-            before, state = self.fleet, self._writer.state
-            after, change = await self.worker.run(apply_declared, before, fleet, state.destinations(), state.sequence)
+        planner = partial(apply_declared, fleet)
+        plan = await self.plan_fleet(planner)
+        command = self.fleet_change(planner, plan, by, force=force, reason=reason, facts=facts)
+        applied = await (self.preview_in_steps(command) if dry_run else self.execute_in_steps(command))
+        if not dry_run:
+            self.fleet_problem = ""
+        return applied
 
-            def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> list[str] | None:
-                # Keep spare hosts that VMs are moving to. (B023: runs before the loop continues.)
-                if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
-                    return None
-                draft.changes.facts.update(facts or {})
-                if not change:  # noqa: B023
-                    return []
-                return fleet_commands.apply_fleet(
-                    *(draft, now, limits, after, change, by),  # noqa: B023
-                    force=force,
-                    reason=reason,
-                )
+    async def plan_fleet(self, planner: FleetPlanner) -> FleetPlan:
+        """Plan a change of the fleet in another thread: that takes long for a large fleet."""
+        state = self._writer.state
+        return await self.worker.run(planner, state.fleet, state.destinations(), state.sequence)
 
-            revoked = self.preview(apply)[0] if dry_run else await self.execute(apply)
-            if revoked is not None:
-                if not dry_run:
-                    self.fleet_problem = ""
-                return AppliedFleet(change, revoked)
+    def fleet_change(
+        self,
+        planner: FleetPlanner,
+        plan: FleetPlan | None,
+        by: str,
+        *,
+        force: bool,
+        reason: str,
+        facts: dict[str, str] | None = None,
+    ) -> Callable[[Draft, datetime, OperatorLimits], Steps[AppliedFleet]]:
+        """Return the command that changes the fleet as planned. If there is no plan, or the fleet has changed since, it
+        plans while the writer waits. So a third plan is never needed."""
+
+        def change(draft: Draft, now: datetime, limits: OperatorLimits) -> Steps[AppliedFleet]:
+            found, fleet, destinations = plan, draft.fleet, draft.destinations()
+            # Spare hosts that VMs are moving to must stay.
+            lost = destinations & fleet.hosts.keys() - found.after.hosts.keys() if found is not None else ()
+            if found is None or fleet is not found.before or lost:
+                planning = asyncio.create_task(self.worker.run(planner, fleet, destinations, draft.sequence))
+                try:
+                    while not planning.done():
+                        yield SLICE_COST
+                finally:
+                    planning.cancel()
+                found = planning.result()
+            draft.changes.facts.update(facts or {})
+            if not found.change:
+                return AppliedFleet(found.change, [])
+            revoked = fleet_commands.apply_fleet(
+                *(draft, now, limits, found.after, found.change, by), force=force, reason=reason
+            )
+            return AppliedFleet(found.change, revoked)
+
+        return change
 
     async def tick(self) -> None:
         """Process what is due now. After a jump of the system clock, nothing is processed until the hold ends."""
@@ -427,11 +454,26 @@ class Engine:
             raise
 
     async def _exclude_downtime(self) -> None:
-        """Move events by the time before the start, once: two ticks can be in progress."""
-        async with self._moving_events:
-            if self.last_seen.downtime:
-                await self.execute(progress.exclude_downtime, self.last_seen.downtime)
-                self.last_seen.downtime = timedelta(0)
+        """Move events by the time in which nobody could poll."""
+        if self.last_seen.downtime:
+            await self._writer.execute(no_change)  # every batch begins with it
+            if self._exclusion_error is not None:
+                raise self._exclusion_error
+
+    def _first_of_batch(self) -> PendingCommand | None:
+        """Return the command that moves events by the time in which nobody could poll, once."""
+        self._scheduler.notice_pause()
+        downtime = self.last_seen.downtime
+        if not downtime or self._is_excluding:
+            return None
+
+        def done(_result: None, error: BaseException | None) -> None:
+            self._is_excluding, self._exclusion_error = False, error
+            if error is None:
+                self.last_seen.downtime -= downtime
+
+        self._is_excluding = True
+        return PendingCommand(with_follow_ups(self.limits, progress.exclude_downtime, downtime), done)
 
     async def accept_clock(self, by: str) -> None:
         """Accept the system time after a jump, and process what is due by it."""

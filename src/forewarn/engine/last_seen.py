@@ -53,7 +53,8 @@ class LastSeen:
         self.long_polling: Collection[str] = ()
         """Scopes with an open long poll. They count as seen now."""
         self.downtime = timedelta(0)
-        """How long the service was down before its start. Nothing is written until the events have moved by it."""
+        """How long nobody could poll: the service was down or stopped. Nothing is written until the events have moved
+        by it."""
         self._clock = clock
         self._writer = writer
         self._timers = timers
@@ -106,6 +107,12 @@ class LastSeen:
         known = [from_text(facts[name]) for name in ("alive_at", UP_AT) if name in facts]
         found = self._clock.now() - max(known) if known and not self._clock.virtual else timedelta(0)
         self.downtime = found if found > MAX_DOWNTIME else timedelta(0)
+
+    def add_pause(self, seconds: float) -> None:
+        """Add a time in which the process was stopped, or its machine suspended, if that is too long for a notice."""
+        pause = timedelta(seconds=seconds)
+        if pause > MAX_DOWNTIME:
+            self.downtime += pause
 
     def start_watching(self) -> None:
         """Start to watch for inactivity, with times from the store. All earlier timers are gone."""

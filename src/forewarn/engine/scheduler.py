@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
-from forewarn.clock import LAST_VIRTUAL_TIME, MAX_STEP, StoredClock, SystemClock, VirtualClock
+from forewarn.clock import LAST_VIRTUAL_TIME, MAX_STEP, StoredClock, SystemClock, VirtualClock, seconds_since_boot
 from forewarn.core.durations import format_duration, format_time, from_text, to_text
 from forewarn.errors import BadOption, ClockBusy, ClockNotVirtual, StoreFailed
 from forewarn.system.logs import get_logger
@@ -98,6 +98,8 @@ class Scheduler:
         self._clock_hold = clock_hold
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
+        self._wakes_by: float | None = None
+        """Until when the current wait ends, in seconds since boot."""
         self._advance_lock = asyncio.Lock()
         """Held while the virtual clock advances: two callers must not mix their steps."""
         self._awaited_vms: list[str] = []
@@ -134,7 +136,7 @@ class Scheduler:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+            self._task = self._wakes_by = None
         self._writer.measurements.late_seconds = _not_late
         await self._retention.stop()
 
@@ -214,10 +216,20 @@ class Scheduler:
                     _log.exception("scheduler_failed", "Unexpected error in the scheduler; retrying.")
                 seconds = MAX_WAIT_SECONDS
                 await asyncio.sleep(seconds)
+            self._wakes_by = seconds_since_boot() + seconds
             # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this loop.
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._timers.new_earliest.wait()
+            self.notice_pause()
+            self._wakes_by = None
+
+    def notice_pause(self) -> None:
+        """Notice that the process was stopped, or its machine suspended, during a wait: nobody could poll."""
+        now = seconds_since_boot()
+        if self._wakes_by is not None and now > self._wakes_by:
+            self._last_seen.add_pause(now - self._wakes_by)
+            self._wakes_by = now
 
     def _late_seconds(self) -> float:
         due_at = self._timers.next_time() if self._clock_hold.jump is None else None

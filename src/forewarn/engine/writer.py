@@ -108,6 +108,10 @@ def _nothing() -> None:
     pass
 
 
+def no_change(_draft: Draft, _now: datetime) -> None:
+    """A command that changes nothing."""
+
+
 class CommittedChanges:
     """What a request has committed. May contain changes of the same commit by others."""
 
@@ -172,6 +176,8 @@ class Writer:
         self._after_publish = after_publish
         self._published: tuple[Changes, list[Operation]] | None = None
         """The arguments of `after_publish`, until it is called."""
+        self.first_of_batch: Callable[[], PendingCommand | None] = _nothing
+        """Called before each batch. Returns a command that must be decided before the others."""
         self._queue: list[PendingCommand] = []
         self._deferred: list[PendingCommand] = []
         self._single: deque[PendingCommand] = deque()
@@ -371,6 +377,8 @@ class Writer:
                     batch = [self._single.popleft()]
                 else:
                     batch, self._queue = self._queue, []
+                    if (first := self.first_of_batch()) is not None:
+                        batch.insert(0, first)
                 self._deciding = Decision(batch, self._decide(batch))
             batch, steps = self._deciding
             decided = take_slice(steps)

@@ -26,6 +26,7 @@ from forewarn.core.fleet import (
     Visibility,
     own_host,
 )
+from forewarn.core.fleet_parts import MAX_PART_ITEMS, FleetPart
 from forewarn.core.operations import AUTO_APPROVE_VALUES
 from forewarn.core.placement import UNPLACED, find_clashes, spread_domains, spread_hosts
 from forewarn.core.windows import MAX_WINDOWS, parse_window
@@ -79,6 +80,8 @@ class Declared(NamedTuple, Generic[_Declared]):
     """None: a mistake in its own table decides what it is."""
     is_complete: bool
     """False: because of a mistake, the names of some of them are not known."""
+    fleet: Fleet
+    """The fleet that the file adds to."""
 
 
 def read_vms(entry: TomlTable, groups: Declared[Group], hosts: Declared[Host], shared: dict[Hashable, Any]) -> list[VM]:
@@ -94,7 +97,7 @@ def read_vms(entry: TomlTable, groups: Declared[Group], hosts: Declared[Host], s
     numbers = range(first, first + entry.integer("count", 1, 1, MAX_VMS))
     names = _names(entry, group, numbers)
     if group is None and entry.is_right("group"):
-        _check_group_names(entry, names, groups.by_name)
+        _check_group_names(entry, names, groups)
     update_domain = _given_domain(entry, "update_domain", group.update_domains if group else 1)
     fault_domain = _given_domain(entry, "fault_domain", group.fault_domains if group else 1)
     # Interned, because each [[vm]] has its own copy of these strings.
@@ -237,10 +240,12 @@ def _numbered(entry: TomlTable, key: str, pattern: str, numbers: Sequence[int]) 
     return numbered
 
 
-def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Container[str]) -> None:
+def _check_group_names(entry: TomlTable, names: Sequence[str], groups: Declared[Group]) -> None:
     """Reject VMs without a group that have the name of a group. Such a VM is a group with its own name."""
     for name in names:
-        if name in groups:
+        group = groups.by_name.get(name)
+        is_own = group is groups.fleet.groups.get(name) and groups.fleet.standalone(name) is not None
+        if name in groups.by_name and not is_own:
             problem = f'{shown(name)} is also the name of a group. Write group = "{name}", or choose another name.'
             entry.report(problem, "name")
 
@@ -368,7 +373,8 @@ def _hosts(entry: TomlTable, declared: Declared[Host], names: Sequence[str]) -> 
         return spread_hosts([host.name if host else "" for host in hosts] or [""], len(names))
     own_hosts = [own_host(name) if name else "" for name in names]
     for name, own in zip(names, own_hosts, strict=True):
-        if own in declared.by_name:
+        known = declared.fleet.vms.get(name) if own in declared.fleet.hosts else None
+        if own in declared.by_name and not (known and own in (known.host, known.configured_host)):
             problem = f"Without it {shown(name)} gets its own host {shown(own)}, but a [[host]] has this name."
             entry.report(f"{problem} Write host, or rename the [[host]].", "host")
     return own_hosts
@@ -464,6 +470,7 @@ def _listeners(entry: TomlTable, count: int) -> list[str]:
 # --- The file -------------------------------------------------------------------------------------
 
 
+_Groups: TypeAlias = "Mapping[str, Group | None]"
 _TABLES = ("group", "host", "vm")
 _GROUP_KEYS = (
     *("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows"),
@@ -487,6 +494,19 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
 
     With `beside`, the file adds to that fleet and may refer to its groups and hosts. Returns the whole fleet.
     """
+    there = beside or Fleet()
+    part = _parse(text, source, there, is_part=False)
+    groups = {**there.groups, **part.groups}
+    placed = spread_domains([*there.vms.values(), *part.vms], groups)
+    return Fleet(placed, groups.values(), {**there.hosts, **part.hosts}.values(), part.host_choices)
+
+
+def parse_part(text: str, source: str, there: Fleet) -> FleetPart:
+    """Parse a file with VMs, groups and hosts to add to this fleet, or to change in it."""
+    return _parse(text, source, there, is_part=True)
+
+
+def _parse(text: str, source: str, there: Fleet, *, is_part: bool) -> FleetPart:
     file = TomlFile(text, source)
     document = file.load()
     tables: dict[str, list[TomlTable]] = {}
@@ -494,7 +514,7 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     entries: list[TomlTable] = []  # the [[vm]] of each VM
     try:
         misspelled = _read_tables(file, document, tables)
-        return _read_fleet(file, tables, misspelled, beside or Fleet(), vms, entries)
+        return _read_fleet(file, tables, misspelled, there, vms, entries, is_part=is_part)
     finally:
         for large in (vms, entries, tables, document):
             free(large)
@@ -507,38 +527,62 @@ def _read_fleet(
     there: Fleet,
     vms: list[VM],
     entries: list[TomlTable],
-) -> Fleet:
-    groups = _read_declared(file, tables["group"], _read_group, there.groups, is_complete="group" not in misspelled)
-    hosts = _read_declared(file, tables["host"], _read_host, there.hosts, is_complete="host" not in misspelled)
+    *,
+    is_part: bool,
+) -> FleetPart:
+    groups = _read_declared(file, tables["group"], _read_group, there.groups, there, "group" not in misspelled)
+    hosts = _read_declared(file, tables["host"], _read_host, there.hosts, there, "host" not in misspelled)
     shared: dict[Hashable, Any] = {}
+    declared_items = len(tables["group"]) + len(tables["host"])
     for entry in tables["vm"]:
         if (count := len(vms) + entry.integer("count", 1, 1, MAX_VMS)) > MAX_VMS:
             problem = f"The fleet has at most {MAX_VMS} VMs. With this set it has {count}."
             entry.report(problem, "count" if "count" in entry else "name")
             break
+        if is_part and declared_items + count > MAX_PART_ITEMS:
+            break
         declared = read_vms(entry, groups, hosts, shared)
-        for vm in declared:
+        for vm in declared if not is_part else ():
             if vm.name in there.vms:
                 entry.report(f"{shown(vm.name)} is already in the fleet. Names of VMs must be unique.", "name")
         vms += declared
         entries += [entry] * len(declared)
-    if not vms:
+    else:
+        count = len(vms)
+    if is_part:
+        _check_part_size(file, declared_items + count, there, vms)
+    elif not vms:
         file.report("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
-    known_groups = {name: group for name, group in groups.by_name.items() if group is not None}
     _check_unique(file.text, vms, entries)
-    _check_group_membership(vms, entries, known_groups)
-    _check_scope_names(vms, entries, tables["group"], known_groups)
-    _check_placement_groups(vms, entries, known_groups)
-    _check_spot(vms, entries, known_groups)
+    _check_group_membership(vms, entries, groups.by_name)
+    _check_scope_names(vms, entries, tables["group"], groups.by_name)
+    _check_placement_groups(vms, entries, groups.by_name)
+    _check_spot(vms, entries, groups.by_name)
     if all(entry.is_right("group", "priority") for entry in tables["vm"]):
         _check_eviction_policies(tables["group"], vms, there)
     _check_domains(vms, entries)
+    if is_part:
+        replaced = {vm.name for vm in vms}
+        _check_beside_vms(vms, entries, there, replaced)
+        _check_beside_groups(tables["group"], groups.by_name, there, replaced)
+        _check_beside_hosts(tables["host"], there, replaced)
     file.raise_mistakes()
-    known_hosts = [host for host in hosts.by_name.values() if host is not None]
     of_entry = {id(entry): tuple(entry.texts("hosts")) for entry in tables["vm"] if "hosts" in entry}
     choices = {vm.name: of_entry[id(entry)] for vm, entry in zip(vms, entries, strict=True) if id(entry) in of_entry}
-    placed = spread_domains([*there.vms.values(), *vms], known_groups)
-    return Fleet(placed, known_groups.values(), known_hosts, choices)
+    own_groups = {name: group for entry in tables["group"] if (group := groups.by_name[name := entry.text("name")])}
+    own_hosts = {name: host for entry in tables["host"] if (host := hosts.by_name[name := entry.text("name")])}
+    return FleetPart(vms.copy(), own_groups, own_hosts, choices)
+
+
+def _check_part_size(file: TomlFile, items: int, there: Fleet, vms: Sequence[VM]) -> None:
+    if not items:
+        file.report("The file has nothing to add. Write at least one [[vm]], [[group]] or [[host]].", "vm", ("vm",))
+    if items > MAX_PART_ITEMS:
+        problem = f"A change of a part of the fleet has at most {MAX_PART_ITEMS} VMs, groups and hosts"
+        remedy = "Write several files, or apply a file with the whole fleet."
+        file.report(f"{problem}, and this file has more. {remedy}", "vm", ("vm",))
+    if (count := len(there.vms) + sum(vm.name not in there.vms for vm in vms)) > MAX_VMS:
+        file.report(f"The fleet has at most {MAX_VMS} VMs. With this file it has {count}.", "vm", ("vm",))
 
 
 def _read_tables(file: TomlFile, document: dict[str, Any], tables: dict[str, list[TomlTable]]) -> set[str]:
@@ -562,7 +606,7 @@ def _read_declared(
     entries: Sequence[TomlTable],
     read: Callable[[TomlTable, str], _Declared | None],
     there: Mapping[str, _Declared],
-    *,
+    fleet: Fleet,
     is_complete: bool,
 ) -> Declared[_Declared]:
     """Read groups or hosts, and add those that are there."""
@@ -581,7 +625,7 @@ def _read_declared(
     lines = lines_of(file.text, [firsts[name].path("name") for _, name in again])
     for (entry, name), line in zip(again, lines, strict=True):
         entry.report(f"{shown(name)} is already used{on_line(line)}. Names must be unique.", "name")
-    return Declared({**there, **declared}, is_complete)
+    return Declared({**there, **declared}, is_complete, fleet)
 
 
 def _read_group(entry: TomlTable, name: str) -> Group | None:
@@ -687,7 +731,7 @@ def _check_unique(text: str, vms: Sequence[VM], entries: Sequence[TomlTable]) ->
         entry.report(f"{shown(value)} is already used by {holder}. It must be unique.", key)
 
 
-def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+def _check_group_membership(vms: Sequence[VM], entries: Sequence[TomlTable], groups: _Groups) -> None:
     """Reject a second VM in a standalone group."""
     held: dict[str, str] = {}
     for vm, entry in zip(vms, entries, strict=True):
@@ -704,28 +748,29 @@ _SCOPE_NAME = re.compile(r"(.+)\.[1-9][0-9]*")
 
 
 def _check_scope_names(
-    vms: Sequence[VM], entries: Sequence[TomlTable], declared: Iterable[TomlTable], groups: Mapping[str, Group]
+    vms: Sequence[VM], entries: Sequence[TomlTable], declared: Iterable[TomlTable], groups: _Groups
 ) -> None:
     """Reject names that the scopes of a scale set have: web.2, web.3 and so on; or names of VMs with own visibility."""
-    scale_sets = {group.name: group for group in groups.values() if group.kind == GroupKind.SCALE_SET}
-    if not scale_sets:
-        return
-    own = {group.name for group in scale_sets.values() if group.visibility is Visibility.OWN}
     named = [(entry, entry.text("name")) for entry in declared]
     for vm, entry in zip(vms, entries, strict=True):
-        if entry.is_right("group") and (vm.group not in scale_sets or vm.group in own):
+        group = groups.get(vm.group)
+        has_own_scope = group is not None and group.visibility is Visibility.OWN
+        if entry.is_right("group") and (has_own_scope or not _is_scale_set(group)):
             named.append((entry, vm.name))
+        if has_own_scope and groups.get(vm.name) is not None:
+            entry.report(f"{shown(vm.name)} is also the name of a group. Choose another name.", "name")
     for entry, name in named:
-        parts = _SCOPE_NAME.fullmatch(name)
-        if parts and parts[1] in scale_sets:
+        parts = _SCOPE_NAME.fullmatch(name) if "." in name else None
+        if parts and _is_scale_set(groups.get(parts[1])):
             problem = f"{shown(name)} is the name of a placement group of {shown(parts[1])}. Choose another name."
             entry.report(problem, "name")
-    for vm, entry in zip(vms, entries, strict=True):
-        if vm.name in groups and vm.group in own:
-            entry.report(f"{shown(vm.name)} is also the name of a group. Choose another name.", "name")
 
 
-def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+def _is_scale_set(group: Group | None) -> bool:
+    return group is not None and group.kind == GroupKind.SCALE_SET
+
+
+def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], groups: _Groups) -> None:
     """Reject a placement group with too many VMs. The service assigns VMs that name no placement group."""
     sizes: Counter[tuple[str, int]] = Counter()
     for vm, entry in zip(vms, entries, strict=True):
@@ -739,7 +784,7 @@ def _check_placement_groups(vms: Sequence[VM], entries: Sequence[TomlTable], gro
             entry.report(f"{problem}, and {shown(vm.name)} is one too many. {remedy}", "placement_group")
 
 
-def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
+def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: _Groups) -> None:
     """Reject Spot VMs with a terminate notice, which Azure does not offer."""
     for vm, entry in zip(vms, entries, strict=True):
         if vm.priority != SPOT:
@@ -751,10 +796,13 @@ def _check_spot(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping
             entry.report(problem, "priority")
 
 
-def _check_eviction_policies(groups: Iterable[TomlTable], vms: Sequence[VM], there: Fleet) -> None:
+def _check_eviction_policies(groups: Sequence[TomlTable], vms: Sequence[VM], there: Fleet) -> None:
     """Reject the eviction policy of a set with VMs, but without a Spot VM."""
+    named = [entry.text("name") for entry in groups if "eviction_policy" in entry]
+    replaced = {vm.name for vm in vms} if named else ()
+    staying = (there.vms[member] for name in named for member in there.members(name) if member not in replaced)
     has_spot: dict[str, bool] = {}
-    for vm in (*there.vms.values(), *vms):
+    for vm in (*staying, *vms):
         has_spot[vm.group] = has_spot.get(vm.group, False) or vm.priority == SPOT
     for entry in groups:
         if "eviction_policy" in entry and has_spot.get(entry.text("name")) is False:
@@ -765,11 +813,73 @@ def _check_eviction_policies(groups: Iterable[TomlTable], vms: Sequence[VM], the
 def _check_domains(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """Reject a host with two update domains of a group."""
     for first, second in find_clashes(vms):
-        held, entry = vms[first], entries[second]
-        if held.host and entry.is_right("group"):
-            problem = (
-                f"Host {shown(held.host)} already holds update domain {held.update_domain} of group "
-                f'{shown(held.group)}, with vm "{held.name}". A host holds at most one. Write {held.update_domain}, '
-                "or another host."
-            )
-            entry.report(problem, "update_domain")
+        _report_clash(entries[second], vms[first])
+
+
+def _report_clash(entry: TomlTable, held: VM) -> None:
+    if held.host and entry.is_right("group"):
+        problem = (
+            f"Host {shown(held.host)} already holds update domain {held.update_domain} of group "
+            f'{shown(held.group)}, with vm "{held.name}". A host holds at most one. Write {held.update_domain}, '
+            "or another host."
+        )
+        entry.report(problem, "update_domain")
+
+
+# --- A part of a fleet: checks against what stays -------------------------------------------------
+
+_SHAPE = ("kind", "mode", "visibility", "update_domains", "fault_domains")
+"""What the VMs of a group depend on."""
+
+
+def _check_beside_vms(vms: Sequence[VM], entries: Sequence[TomlTable], there: Fleet, replaced: Container[str]) -> None:
+    for vm, entry in zip(vms, entries, strict=True):
+        for key, holder in (("address", there.at_address(vm.address)), ("listen", there.at_listener(vm.listen))):
+            if holder is not None and holder.name not in replaced:
+                value, field = getattr(vm, key), "addresses" if key == "address" and "count" in entry else key
+                problem = f'{shown(value)} is already used by vm "{shortened(holder.name)}" of the fleet'
+                entry.report(f"{problem}. It must be unique.", field)
+        there_group = there.groups.get(vm.group)
+        if there_group is not None and there_group.kind == GroupKind.STANDALONE and vm.group != vm.name:
+            holders = [name for name in there.members(vm.group) if name not in replaced]
+            if holders:
+                problem = f'Standalone group {shown(vm.group)} already has its VM "{holders[0]}". Omit group.'
+                entry.report(problem, "group")
+        if vm.update_domain != UNPLACED and vm.host in there.hosts:
+            tenants = (there.vms[name] for name in there.on_host(vm.host) if name not in replaced)
+            of_group = (one for one in tenants if one.group == vm.group and one.update_domain != vm.update_domain)
+            if (held := next(of_group, None)) is not None:
+                _report_clash(entry, held)
+
+
+def _check_beside_groups(entries: Iterable[TomlTable], groups: _Groups, there: Fleet, replaced: Container[str]) -> None:
+    new_sets: dict[str, TomlTable] = {}
+    for entry in entries:
+        name = entry.text("name")
+        group, known, vm = groups.get(name), there.groups.get(name), there.vms.get(name)
+        if group is None:
+            continue
+        if vm is not None and name not in replaced and known is None and there.scope_of(vm) == name:
+            entry.report(f"{shown(name)} is also the name of a VM. Choose another name.", "name")
+        if known is None and group.kind == GroupKind.SCALE_SET:
+            new_sets[name] = entry
+        staying = [member for member in there.members(name) if member not in replaced] if known is not None else []
+        for key in _SHAPE if known is not None and staying else ():
+            if getattr(group, key) != getattr(known, key):
+                value = getattr(known, key)
+                value = shown(str(value)) if isinstance(value, str) else value
+                problem = f'The group has {key} = {value}, and vm "{shortened(staying[0])}" depends on it'
+                entry.report(f"{problem}. Write this value, or apply a file with the whole fleet.", key)
+    for name in (*there.vms, *there.groups) if new_sets else ():
+        parts = _SCOPE_NAME.fullmatch(name) if "." in name and name not in replaced else None
+        if parts and parts[1] in new_sets:
+            problem = f"A placement group of this set would have the name of {shown(name)} in the fleet"
+            new_sets[parts[1]].report(f"{problem}. Choose another name.", "name")
+
+
+def _check_beside_hosts(entries: Iterable[TomlTable], there: Fleet, replaced: Container[str]) -> None:
+    for entry in entries:
+        name = entry.text("name")
+        if name not in there.hosts and there.has_host(name) and there.on_host(name)[0] not in replaced:
+            problem = f"{shown(name)} is the own host of VM {shown(there.on_host(name)[0])}, which names no host"
+            entry.report(f"{problem}. Choose another name.", "name")

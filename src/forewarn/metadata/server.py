@@ -196,9 +196,12 @@ class MetadataServer:
                 raise SameAddress(first=where, second=f"the setting {setting}")
 
     async def listen(self, fleet: Fleet, reserved: dict[str, socket.socket]) -> None:
-        """Listen on exactly the addresses that VMs of this fleet declare."""
+        """Listen on exactly the addresses that VMs of this fleet declare. Others of the reserved ones are released."""
         self.close_departed(fleet)
         for address, listener in reserved.items():
+            if fleet.at_listener(address) is None:  # its VM has left already
+                listener.close()
+                continue
             self._vm_listeners[address] = await self._listen_on(address, listener)
             self._count_listeners()
 

@@ -69,7 +69,6 @@ class NodeForwarder:
         """`tls` is the context of this node's own certificate; None: connections are not encrypted."""
         self._node = node
         self.engine = node.engine
-        self._secret = secret
         self._tls = tls
         self.handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
             "approve": self._do_approve,
@@ -90,6 +89,10 @@ class NodeForwarder:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._seen_task: asyncio.Task[None] | None = None
         node.on_new_leader.append(self._leave_earlier_leader)
+
+    def use_secret(self, secret: str) -> None:
+        """Use the secret of the service, which is in the database."""
+        self._server.secret = secret
 
     async def start(self, listener: socket.socket) -> None:
         await self._server.start(listener, self._tls)
@@ -251,7 +254,7 @@ class NodeForwarder:
             tls = _trust(leader.certificate)
         except (OSError, ValueError) as error:
             raise NoLeader(problem=f"address or certificate of the leader cannot be used: {error}") from error
-        return await open_link(host, port, tls, node=self._node.row.id, secret=self._secret, expected=leader.id)
+        return await open_link(host, port, tls, node=self._node.row.id, secret=self._server.secret, expected=leader.id)
 
     def _leave_earlier_leader(self) -> None:
         """Wait no longer for the answers of an earlier leader: its machine may be gone without a word."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.clock import MAX_STEP, seconds_since_boot
+from forewarn.clock import seconds_since_boot
 from forewarn.core.durations import to_text
 from forewarn.engine.writer import StoreThread
-from forewarn.errors import BadChangeSet, DatabaseFailed, StoreFailed
+from forewarn.errors import BadChangeSet, DatabaseFailed, DatabaseUnreachable, StoreFailed
 from forewarn.system.logs import get_logger
+from forewarn.system.memory import without_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,10 +30,13 @@ READ_ROWS = 500
 RECENT_ROWS, RECENT_BYTES = 64, 262_144
 """Commits that the leader sends with an answer. Other nodes read more from the journal."""
 APPLY_BATCH = 50
-"""Rows that are applied in one turn of the event loop, so that polls are served in between."""
+"""Commits, or kilobytes of them, that are applied in one turn of the event loop, so that polls are served in between. A
+commit that is larger is decoded in a thread."""
 WAIT_SECONDS = 0.1
 """Longest wait for a notification. Databases may lack them, and some poolers lose them."""
 RETRY_SECONDS = 0.5
+START_RETRY_SECONDS = 1.0
+"""How often a node that starts tries to reach the database."""
 JOURNAL_SECONDS = 600.0
 """How long rows of the journal are kept."""
 LOST_NODE_SECONDS = 600.0
@@ -80,6 +86,8 @@ class Node:
         self.role_changes = 0
         self.problem = ""
         """Why the database cannot be used; empty if it can."""
+        self.has_state = False
+        """Whether it has loaded the state. Until then it answers no polls."""
         self.clock_problem = ""
         """How its clock differs from the database's; empty if both agree."""
         self._store = store
@@ -125,6 +133,7 @@ class Node:
         await self._membership_thread.call(lambda: self._membership.report(self.row))
         self.caught_up_at = seconds_since_boot()
         await self._load()
+        self.has_state = True
         await self._step()
         promotion = self._promotion
         self._tasks = [asyncio.create_task(self._keep_role())]  # also during the promotion, which may take long
@@ -257,6 +266,20 @@ class Node:
             if not keeps:
                 await self._lose_lease("another node has taken its lease")
 
+    async def wait_for_database(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do a step of the start. If the database cannot be reached, try it again, for ever."""
+        while True:
+            try:
+                await step()
+            except DatabaseUnreachable as error:
+                if error.is_mistake:
+                    raise
+                self._set_problem(str(error))
+                await asyncio.sleep(START_RETRY_SECONDS)
+            else:
+                self._set_problem("")
+                return
+
     def _set_problem(self, problem: str, *, answered: bool = False) -> None:
         if problem and not self.problem and answered:
             _log.warning("database_failed", "The database rejected a statement of this node; retrying.", error=problem)
@@ -313,11 +336,8 @@ class Node:
         return seconds_since_boot() - self._gave_up_at < (ABSTAIN_SECONDS if others else ABSTAIN_ALONE_SECONDS)
 
     def _compare_clock(self, database_time: datetime) -> None:
-        """A node with a wrong clock must not lead: events would start early or late."""
-        own = self.engine.clock.now()
-        jump = self.engine.clock_hold.jump
-        used_later = own + jump.step if jump is not None else own  # if it led, at the end of the hold
-        wrong = next((time for time in (own, used_later) if abs(time - database_time) > MAX_STEP), None)
+        """A node with a wrong clock must not lead: events would start early or late. It answers with the right time."""
+        wrong = self.engine.clock_hold.compare(database_time)
         if wrong is None:
             if self.clock_problem:
                 _log.info("clock_agrees", "The clock of this node agrees with the database's again.")
@@ -430,7 +450,7 @@ class Node:
 
     def _keep_row(self, _: Changes) -> None:
         if self.engine.leads and (row := self._store.last_row) is not None:
-            if len(row.data) < RECENT_BYTES:
+            if 0 < len(row.data) < RECENT_BYTES:
                 self._recent.append(row)
             else:  # not sent with an answer, and neither is any row before it
                 self._recent.clear()
@@ -493,24 +513,35 @@ class Node:
         if rows[0].number != after + 1:  # the others have expired
             await self._reload(f"the journal begins at row {rows[0].number}, and this node is at {after}")
             return
-        for number, row in enumerate(rows, 1):
-            if row.number != self.engine.position + 1:
+        applied = 0
+        for number, found in groupby(rows, attrgetter("number")):
+            parts = [row.data for row in found]
+            if number != self.engine.position + 1:
                 await self._reload(f"row {self.engine.position + 1} of the journal is missing")
                 return
             try:
-                changes = self._journal.decode(row.data, self.engine.fleet)
+                changes = await self._decode(parts)
             except BadChangeSet as error:  # another release wrote it
                 await self._reload(str(error))
                 return
             try:
-                self.engine.apply(changes, row.number)
+                self.engine.apply(changes, number)
             except Exception:  # noqa: BLE001 - a part of the row may have been applied
                 _log.exception("row_not_applied", "Cannot apply a row of the journal; loading the state again.")
-                await self._reload(f"row {row.number} of the journal could not be applied")
+                await self._reload(f"row {number} of the journal could not be applied")
                 return
-            if not number % APPLY_BATCH:
+            applied += 1 + sum(map(len, parts)) // 1000
+            if applied >= APPLY_BATCH or changes.fleet is not None:  # which is a copy: that may have taken long
                 await asyncio.sleep(0)
+                applied = 0
         self._notify()
+
+    async def _decode(self, parts: list[bytes]) -> Changes:
+        """Return the changes of a commit. Nothing else changes the fleet meanwhile: this node follows."""
+        if sum(map(len, parts)) <= APPLY_BATCH * 1000:
+            return self._journal.decode(parts, self.engine.fleet)
+        with without_garbage_collection():
+            return await self.engine.worker.run(self._journal.decode, parts, self.engine.fleet)
 
     async def _reload(self, reason: str) -> None:
         await asyncio.sleep(max(self._reloaded_at + RELOAD_SECONDS - seconds_since_boot(), 0.0))

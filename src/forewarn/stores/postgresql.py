@@ -1,7 +1,8 @@
 """The store for several nodes: PostgreSQL. Each commit checks in its own transaction that this node still leads.
 
-A commit also writes its complete change set as one row of the journal, which the other nodes apply. Most commits are
-one statement; the others are a transaction in one pipeline. So the check needs no round trip of its own.
+A commit also writes its complete change set to the journal, which the other nodes apply: one row, or several if it is
+large. Most commits are one statement; the others are a transaction in one pipeline. So the check needs no round trip of
+its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from forewarn.stores.sql import SqlRecords, SqlWriter, remove_expired
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from forewarn.core.fleet import Fleet
     from forewarn.core.state import Changes
@@ -113,13 +114,13 @@ class PostgresqlStore(SqlRecords):
         self._writing.named("check_epoch", epoch=self._epoch)
 
     def commit(self, changes: Changes) -> int:
-        number, data = self._position + 1, change_set.encode(changes)
+        number, parts = self._position + 1, change_set.encode(changes)
         collected = CollectedStatements()
         SqlWriter(collected).save(changes)
 
         def write() -> None:
             # With the current epoch, which is higher in the second attempt.
-            self._write_all(collected, (number, self._epoch, data, self._channel))
+            self._write_all(collected, number, parts)
 
         try:
             write()
@@ -127,7 +128,7 @@ class PostgresqlStore(SqlRecords):
             if not self._find_outcome(number, error):
                 self._commit_again(number, write)
         self._position = number
-        self.last_row = JournalRow(number, data)
+        self.last_row = JournalRow(number, parts[0] if len(parts) == 1 else b"")
         return number
 
     def _commit_again(self, number: int, write: Callable[[], None]) -> None:
@@ -138,9 +139,10 @@ class PostgresqlStore(SqlRecords):
             if not self._find_outcome(number, error):
                 raise DatabaseFailed(problem=one_line(error)) from error
 
-    def _write_all(self, collected: CollectedStatements, journal: tuple[Any, ...]) -> None:
-        last = self._writing.statements["save_journal"]
-        whole = collected.as_one(last, journal)
+    def _write_all(self, collected: CollectedStatements, number: int, parts: list[bytes]) -> None:
+        first, *others = parts
+        last, journal = self._writing.statements["save_journal"], (number, self._epoch, first, self._channel)
+        whole = None if others else collected.as_one(last, journal)
         if whole is not None:
             self._write(lambda: self._writing.execute(*whole))
             return
@@ -148,6 +150,9 @@ class PostgresqlStore(SqlRecords):
         def work() -> None:
             for statement, parameters in collected.calls:
                 self._writing.execute_many(statement, parameters)
+            for part, data in enumerate(others, 2):
+                statement = self._writing.statements["save_journal_part"]
+                self._writing.execute(statement, (number, self._epoch, part, data))
             self._writing.execute(last, journal)
 
         self._write_transaction(work)
@@ -329,7 +334,7 @@ class PostgresqlMembership:
         with self._db.connection.pipeline():
             self._db.named("remove_lost_nodes", seconds=node_seconds)
             removed = self._db.named("trim_journal", seconds=journal_seconds, limit=JOURNAL_ROWS_AT_ONCE)
-        return removed.rowcount == JOURNAL_ROWS_AT_ONCE
+        return removed.rowcount >= JOURNAL_ROWS_AT_ONCE
 
     def join(self, node: NodeRow, settings: dict[str, str], gone: set[str], lost_seconds: float) -> dict[str, str]:
         return self._db.run(lambda: self._join(node, settings, gone, lost_seconds))
@@ -378,8 +383,8 @@ class PostgresqlJournal:
     def newest(self) -> int:
         return int(self._db.run(lambda: self._db.named("newest_journal_number").fetchone())[0])  # type: ignore[index]
 
-    def decode(self, data: bytes, fleet: Fleet) -> Changes:
-        return change_set.decode(data, fleet)
+    def decode(self, parts: Sequence[bytes], fleet: Fleet) -> Changes:
+        return change_set.decode(parts, fleet)
 
     def _listen(self) -> None:
         connection = self._db.connection

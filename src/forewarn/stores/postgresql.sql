@@ -70,9 +70,14 @@ ON CONFLICT (key) DO UPDATE SET {kept_answer.changes}, rowid = DEFAULT;
 -- Fails if this node does not lead. It locks the lease until the end of the transaction, so nobody can take it before.
 SELECT check_epoch(:epoch);
 
+-- name: save_journal_part
+-- Adds a row of a large commit. save_journal adds the first one.
+INSERT INTO journal (number, epoch, part, data) VALUES (?, ?, ?, ?);
+
 -- name: save_journal
 -- Adds the row (number, epoch, data), notifies the other nodes on the channel, and checks the epoch as check_epoch does.
 SELECT save_journal(?, ?, ?, ?);
 
 -- name: last_journal_row
-SELECT number, data FROM journal ORDER BY number DESC LIMIT 1;
+-- Of a large commit, this is one of several rows.
+SELECT number, data FROM journal ORDER BY number DESC, part DESC LIMIT 1;

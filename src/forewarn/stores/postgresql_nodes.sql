@@ -49,7 +49,10 @@ DELETE FROM node WHERE id = :id;
 DELETE FROM node WHERE seen_at < clock_timestamp() - make_interval(secs => :seconds);
 
 -- name: journal_after
-SELECT number, data FROM journal WHERE number > :after ORDER BY number LIMIT :limit;
+-- The next rows, and the remaining ones of the last commit: always all rows of a commit, or none.
+SELECT number, data FROM journal WHERE number > :after AND number <= (
+    SELECT max(number) FROM (SELECT number FROM journal WHERE number > :after ORDER BY number, part LIMIT :limit) AS next
+) ORDER BY number, part;
 
 -- name: committed_epoch
 SELECT epoch FROM journal WHERE number = :number;
@@ -58,9 +61,12 @@ SELECT epoch FROM journal WHERE number = :number;
 SELECT coalesce(max(number), 0) FROM journal;
 
 -- name: trim_journal
--- The newest row stays, because the numbers continue from it. They have no gaps.
+-- About so many rows: always all rows of a commit, or none. The newest commit stays, because the numbers continue from
+-- it. They have no gaps.
 DELETE FROM journal WHERE written_at < clock_timestamp() - make_interval(secs => :seconds)
-AND number < least((SELECT min(number) FROM journal) + :limit, (SELECT max(number) FROM journal));
+AND number < (SELECT max(number) FROM journal) AND number <= (
+    SELECT max(number) FROM (SELECT number FROM journal ORDER BY number, part LIMIT :limit) AS first
+);
 
 -- name: lock_shared_settings
 LOCK TABLE shared_setting IN EXCLUSIVE MODE;

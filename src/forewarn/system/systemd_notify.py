@@ -30,6 +30,10 @@ class SystemdNotifier:
         """The start, or a reload, is complete. `systemctl status` shows the text from then on."""
         self._send("READY=1" + _assignment(status))
 
+    def waiting(self, status: str, seconds: float) -> None:
+        """The start waits, and may take so much longer. Otherwise systemd ends it after TimeoutStartSec."""
+        self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}" + _assignment(status))
+
     def reloading(self, monotonic_seconds: float) -> None:
         """A reload begins, at this time of the monotonic clock."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_seconds * 1e6)}")
