@@ -193,7 +193,7 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
 
 
 def test_history_by_operation_and_rollout_is_not_for_tenants(door: Door) -> None:
-    operation = request_one(door.service, "restart", "web-0")["id"]
+    operation = request_one(door.service, "redeploy", "web-0")["id"]
     for path in (f"/v1/history?operation={operation}", "/v1/history?rollout=x"):
         refused = door.service.control("GET", path, token=door.tokens["tenant"])
         assert (refused.status, refused.json()["type"]) == (403, "urn:forewarn:InsufficientRole")
