@@ -9,14 +9,16 @@ import pytest
 from engines import MINUTE, make_engine, running_engine
 
 from forewarn.core import placement
-from forewarn.core.fleet import VM, Fleet, FleetChange, Host
+from forewarn.core.fleet import VM, Fleet, FleetChange, Host, difference
+from forewarn.core.fleet_commands import apply_fleet
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
+from forewarn.core.steps import SLICE_COST
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import AppliedFleet, Engine
 
@@ -74,3 +76,13 @@ async def test_it_does_not_wait_for_a_vm_that_starts_on_its_own_host() -> None:
         assert [vm.name for vm in change.added] == ["new"]
     finally:
         await engine.stop()
+
+
+async def test_the_check_of_hosts_of_a_large_file_is_work_in_steps() -> None:
+    async with running_engine(fleet=Fleet(VMS[:1], hosts=HOSTS), enable_groups=False) as engine:
+        draft, more = engine.draft(), Fleet(VMS, hosts=HOSTS)
+        change = difference(draft.fleet, more)
+        arguments = (draft, engine.clock.now(), OperatorLimits(), more, change, "operator")
+        costs = list(apply_fleet(*arguments, force=False, reason="a file"))
+    assert max(costs) <= SLICE_COST
+    assert sum(costs) >= len(change.added), "a step costs as much as it has looked at"

@@ -37,7 +37,7 @@ def apply_fleet(
     *,
     force: bool,
     reason: str,
-) -> list[str]:
+) -> Steps[list[str]]:
     """Replace the fleet. A VM with an active event may leave or change its group or scope only with `force`.
 
     Returns the names of the tokens that this revokes, because their groups were removed.
@@ -61,9 +61,10 @@ def apply_fleet(
     with_work = draft.vms_with_work()
     removed = [vm for vm in change.removed if vm.name in with_work]
     placement.cancel_obsolete(draft, now, removed, "the VM left the fleet")
-    _check_hosts(draft, fleet, before_vms, change)
+    yield from _check_hosts(draft, fleet, before_vms, change)
     for scope in draft.deliveries_among(change.vacated):
         draft.forget_delivery(scope)
+        yield 1
     moved = [vm for vm in change.changed if vm.name in with_work and before_vms[vm.name].host != vm.host]
     moved.sort(key=lambda vm: vm.name)
     placement.cancel_obsolete(draft, now, moved, "the fleet file puts the VM on another host")
@@ -122,14 +123,15 @@ def _check_domain_conflicts(draft: Draft, fleet: Fleet, change: FleetChange) -> 
                 tenants.append(fleet.vms[name])
 
 
-def _check_hosts(draft: Draft, fleet: Fleet, before: Mapping[str, VM], change: FleetChange) -> None:
+def _check_hosts(draft: Draft, fleet: Fleet, before: Mapping[str, VM], change: FleetChange) -> Steps[None]:
     """Reject a file that puts a new or moved VM on a host that is out of service, or that is being worked on.
 
     If the file leaves the choice, a new VM gets another of its hosts: one that may receive VMs, if there is one.
     """
     available: dict[str, bool] = {}
     in_turn = placement.HostsInTurn(draft)
-    for vm in (*change.added, *change.changed):
+    for vm in chain(change.added, change.changed):
+        yield 1
         if vm.name in before and before[vm.name].host == vm.host:
             continue
         if vm.host not in available:

@@ -406,7 +406,7 @@ class Engine:
             draft.changes.facts.update(facts or {})
             if not found.change:
                 return AppliedFleet(found.change, [])
-            revoked = fleet_commands.apply_fleet(
+            revoked = yield from fleet_commands.apply_fleet(
                 *(draft, now, limits, found.after, found.change, by), force=force, reason=reason
             )
             return AppliedFleet(found.change, revoked)
