@@ -66,6 +66,7 @@ from forewarn.system.addresses import read_host_port, show_host_port
 from forewarn.system.connections import connection_places
 from forewarn.system.files import write_atomically
 from forewarn.system.logs import get_logger
+from forewarn.system.number_file import NumberFile
 from forewarn.system.sockets import address_of, open_socket, overlap
 from forewarn.system.user_folders import MEMORY
 
@@ -82,6 +83,8 @@ _log = get_logger(__name__)
 
 MAX_FEED_READERS = 1000
 
+POSITION_FILE = "last-commit"
+"""Start of the name of a file in the data folder of a node: the last commit of the service that it knows."""
 SERVICE_ID_FILE = "service-id"
 """In the data folder of a node: the service that it belongs to."""
 ORDERS_FOLDER = "orders_folder"
@@ -249,6 +252,20 @@ def move_database(source: str, target: str, schema: str) -> dict[str, int]:
         return new.run(lambda: old.run(lambda: move.move(old, new, without_password(target))))
 
 
+def report_restore(database: str, schema: str) -> str:
+    """Report that a database was restored, so that the leader skips numbers. Returns the place of the database."""
+    try:
+        from forewarn.stores.postgresql import PostgresqlMembership
+        from forewarn.stores.postgresql_server import PostgresqlServer
+    except ImportError as error:
+        raise ExtraMissing from error
+    server = PostgresqlServer(database, schema)
+    server.prepare(creates=False)
+    with closing(PostgresqlMembership(server, "restored")) as membership:
+        membership.report_restore()
+    return server.place
+
+
 def is_database(place: str) -> bool:
     """Return whether this is the URL of a database, or its parameters, and not a folder."""
     return "://" in place or "=" in place
@@ -297,6 +314,9 @@ class SharedDatabase:
                 path=str(self._file.with_name(DATABASE_NAME)),
             )
         self.store = postgresql.PostgresqlStore(server, self.id)
+        service = _service_id(self.secret)
+        position_path = self._file and self._file.with_name(f"{POSITION_FILE}-{service[:8]}")
+        self.position_file = NumberFile(position_path) if position_path is not None else None
         self.membership = stack.enter_context(closing(postgresql.PostgresqlMembership(server, self.id)))
         self.journal = postgresql.PostgresqlJournal(server, self.id)
 
@@ -382,8 +402,9 @@ class Assembly:
         if shared is not None:
             scheme = "https" if self.certificate else "http"
             row = shared.row(f"{scheme}://{address_of(control_listener)}", self.certificate, clock)
+            lease_seconds = values["lease"].total_seconds()
             self.node = Node(
-                self.engine, shared.store, shared.membership, shared.journal, row, values["lease"].total_seconds()
+                self.engine, shared.store, shared.membership, shared.journal, row, lease_seconds, shared.position_file
             )
             tls = None
             if self.certificate is not None:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from forewarn.core.events import Event
     from forewarn.core.state import Changes, Draft
     from forewarn.engine.engine import Published
-    from forewarn.ports import LeaseState
+    from forewarn.ports import LeaseRenewal, LeaseState
     from postgresql import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +84,7 @@ class SlowMembership(PostgresqlMembership):
         self.looked.set()
         return found
 
-    def renew_lease(self, node: NodeRow, seconds: float) -> tuple[int | None, list[NodeRow]]:
+    def renew_lease(self, node: NodeRow, seconds: float) -> LeaseRenewal:
         found = super().renew_lease(node, seconds)
         self.renewing.set()
         self.may_renew.wait(LONGEST_WAIT_SECONDS)

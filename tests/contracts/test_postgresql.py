@@ -60,9 +60,9 @@ class Node:
         return epoch
 
     def renew_lease(self) -> int | None:
-        epoch, nodes = self.membership.renew_lease(self.row, 60)
-        assert self.row.id in {node.id for node in nodes}
-        return epoch
+        renewal = self.membership.renew_lease(self.row, 60)
+        assert self.row.id in {node.id for node in renewal.nodes}
+        return renewal.epoch
 
     def close(self) -> None:
         for part in (self.store, self.membership, self.journal):
@@ -169,7 +169,7 @@ def test_a_large_commit_has_rows_of_bounded_size_that_are_read_together(
         numbers = [row.number for row in two.journal.read(0, limit)]
         assert numbers.count(2) in (0, rows), "all rows of a commit, or none"
         assert len(numbers) >= limit
-    applied = two.journal.decode([row.data for row in two.journal.read(1, 1)], Fleet())
+    applied = two.journal.decode([row.data for row in two.journal.read(1, 1)[1:]], Fleet())
     assert applied.fleet is not None
     assert applied.fleet.vms == large_commit.fleet.vms  # type: ignore[union-attr]
     assert (applied.fleet_changes, applied.facts) == (large_commit.fleet_changes, {"file": "large"})
@@ -184,9 +184,9 @@ def test_a_node_that_loads_the_state_after_a_large_commit_continues_with_the_nex
     saved = two.store.load()
     assert (saved.position, saved.decided_at, len(saved.fleet.vms)) == (1, NOW, 5000)
     assert two.journal.newest() == 1
-    assert two.journal.read(saved.position, 500) == []
+    assert [row[:2] for row in two.journal.read(saved.position, 500)] == [(1, b"")], "the row that it has"
     one.store.commit(Changes(facts={"a": "1"}))
-    assert [row.number for row in two.journal.read(saved.position, 500)] == [2]
+    assert [row.number for row in two.journal.read(saved.position, 500)] == [1, 2]
 
 
 def test_a_large_commit_is_removed_from_the_journal_as_a_whole(
@@ -219,7 +219,7 @@ def test_the_journal_has_the_complete_changes_in_order(nodes: list[Node]) -> Non
     assert applied.fleet is not None
     assert (applied.fleet.vms, applied.facts, applied.decided_at) == (fleet.vms, {"x": "1"}, NOW)
     assert change_set.decode([rows[1].data], fleet) == second
-    assert [row.number for row in two.journal.read(1, 10)] == [2]
+    assert [row.number for row in two.journal.read(1, 10)] == [1, 2]
     one.membership.trim(journal_seconds=0, node_seconds=60)
     assert [row.number for row in two.journal.read(0, 10)] == [2], "the newest row stays"
 
@@ -232,7 +232,7 @@ def test_a_commit_notifies_and_a_lost_notification_only_delays(nodes: list[Node]
     assert two.journal.wait(60) == 1
     assert [row.number for row in two.journal.read(0, 10)] == [1]
     assert two.journal.wait(0.01) is None
-    assert two.journal.read(1, 10) == []
+    assert [row.number for row in two.journal.read(1, 10)] == [1]
 
 
 def test_a_notification_of_another_program_is_ignored(

@@ -359,6 +359,8 @@ class ServiceState:
         if changes.webhooks or changes.undelivered:
             self.webhook_deliveries.absorb(changes)
         self.sequence += len(changes.history)
+        if changes.history:
+            self.sequence = max(self.sequence, changes.history[-1].sequence)  # numbers are skipped after lost commits
 
 
 def destinations(operation: Operation) -> set[str]:

@@ -233,6 +233,11 @@ class Writer:
         self._queue, self._deferred = [], []
         _call_back([CommandResult(pending.done, None, NotLeading()) for pending in rejected])
 
+    def now(self) -> datetime:
+        """Return the time of a commit that is decided now."""
+        now = self._clock.now()
+        return now if self._earliest is None else max(now, self._earliest)
+
     def apply(self, changes: Changes, position: int) -> None:
         """Apply a commit of the leader. No own commit may be in progress: it would be applied twice."""
         self.position = position
@@ -399,9 +404,7 @@ class Writer:
 
     def _decide(self, batch: list[PendingCommand]) -> Steps[tuple[Changes, list[CommandResult]]]:
         """Decide the commands of a batch. Those that are too many for it return to the queue."""
-        now = self._clock.now()
-        if self._earliest is not None:
-            now = max(now, self._earliest)
+        now = self.now()
         whole: Draft | None = None
         results = []
         for number, pending in enumerate(batch, 1):
