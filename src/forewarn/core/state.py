@@ -90,7 +90,7 @@ class HistoryEntry(NamedTuple):
     cause: str = ""
     """The cause of its operation."""
     snapshot: HistorySnapshot | None = None
-    """None: the row is about no event, or an earlier release wrote it."""
+    """None: the row is about no event."""
     waits: tuple[Wait, ...] = ()
     """What the start of the event waited for when the row was written."""
 
