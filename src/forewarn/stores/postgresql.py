@@ -15,6 +15,7 @@ from forewarn.errors import DatabaseFailed, DatabaseUnreachable, NodeNameTaken, 
 from forewarn.ports import JournalRow, LeaseState, NodeRow
 from forewarn.stores import change_set
 from forewarn.stores.postgresql_server import (
+    LEASE,
     LOAD_SECONDS,
     WRITER,
     CollectedStatements,
@@ -254,7 +255,7 @@ class PostgresqlMembership:
 
     def __init__(self, server: PostgresqlServer, node: str) -> None:
         self._node = node
-        self._db = PostgresqlDatabase(server, f"forewarn lease {node}")
+        self._db = PostgresqlDatabase(server, LEASE + node)
         self._has_logged_permission = False
 
     def take_lease(self, seconds: float) -> int | None:
@@ -262,7 +263,7 @@ class PostgresqlMembership:
 
     def _take_lease(self, seconds: float) -> int | None:
         try:
-            self._db.named("end_writer", application=WRITER)
+            self._db.named("end_holder", writer=WRITER, lease=LEASE)
         except psycopg.errors.InsufficientPrivilege as error:  # another user's. The epoch excludes its commits anyway
             self._log_permission(error)
         row = self._db.named("take_lease", node=self._node, seconds=seconds).fetchone()

@@ -42,7 +42,8 @@ T = TypeVar("T")
 
 OLDEST_SERVER = 15
 WRITER = "forewarn writer "
-"""Start of the application name of connections that write. The id of the node follows."""
+LEASE = "forewarn lease "
+"""Start of the application names of connections that write, and that renew the lease. The id of the node follows."""
 SILENCE_SECONDS = 5.0
 """A connection on which nothing happens for this long while a statement runs is given up: the network may be cut."""
 STATEMENT_SECONDS = 4.5
