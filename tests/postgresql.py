@@ -139,8 +139,18 @@ class PostgresServer:
         return self._run("pg_dump", "--format=custom", self.url)
 
     def restore(self, backup: bytes) -> None:
-        """Replace the tables by those of a backup."""
-        self._run("pg_restore", "--clean", "--if-exists", f"--dbname={self.url}", given=backup)
+        """Replace the tables by those of a backup. It can meet a transaction of a node in a deadlock."""
+        for attempt in range(5):
+            try:
+                self._run(
+                    *("pg_restore", "--clean", "--if-exists", "--single-transaction", f"--dbname={self.url}"),
+                    given=backup,
+                )
+            except RuntimeError as error:
+                if attempt == 4 or "deadlock" not in str(error):
+                    raise
+            else:
+                return
 
     def keep_files(self) -> None:
         """Keep a copy of the data folder of a server that is stopped."""

@@ -25,9 +25,11 @@ class Feed:
         token: str | None = None,
         small: bool = False,
         cookie: str = "",
+        seconds: float = 60,
     ) -> None:
+        """It ends if it gets nothing for so many seconds."""
         host, port = service.control_address
-        self._connection = http.client.HTTPConnection(host, port, timeout=60)
+        self._connection = http.client.HTTPConnection(host, port, timeout=seconds)
         if small:  # small buffers, so that the service soon notices a client that does not read
             connected = socket.socket()
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

@@ -213,6 +213,16 @@ def test_a_leader_that_hangs_loses_its_lease_and_follows_when_it_continues(clust
     assert first.list_all("/v1/history") == second.list_all("/v1/history")
 
 
+def test_a_leader_that_is_cut_off_in_the_middle_of_a_renewal_is_replaced(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    first.relay.tear(first.name.encode())  # it renews its lease when it reports its name
+    assert cluster.leader([second]) is second
+    first.relay.mend()
+    cluster.until_equal()
+
+
 @pytest.fixture
 def users(postgresql: PostgresServer, schema: str) -> Iterator[list[str]]:
     """Two users of the database, as the documentation creates them. None of them is an administrator."""

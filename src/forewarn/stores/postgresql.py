@@ -25,6 +25,7 @@ from forewarn.errors import DatabaseFailed, DatabaseUnreachable, NodeNameTaken, 
 from forewarn.ports import DatabaseChange, JournalPosition, JournalRow, LeaseRenewal, LeaseState, NodeRow
 from forewarn.stores import change_set
 from forewarn.stores.postgresql_server import (
+    LEASE,
     LOAD_SECONDS,
     WRITER,
     CollectedStatements,
@@ -328,7 +329,7 @@ class PostgresqlMembership:
 
     def __init__(self, server: PostgresqlServer, node: str) -> None:
         self._node = node
-        self._db = PostgresqlDatabase(server, f"forewarn lease {node}")
+        self._db = PostgresqlDatabase(server, LEASE + node)
         self._has_logged_permission = False
         self._mark: tuple[str, str] | None = None
         """The mark of the database, as it is saved and as it would be now, when this node began to lead."""
@@ -339,7 +340,7 @@ class PostgresqlMembership:
 
     def _take_lease(self, seconds: float) -> int | None:
         try:
-            self._db.named("end_writer", application=WRITER)
+            self._db.named("end_holder", writer=WRITER, lease=LEASE)
         except InsufficientPrivilege as error:  # another user's. The epoch excludes its commits anyway
             self._log_permission(error)
         row = self._db.named("take_lease", node=self._node, seconds=seconds).fetchone()

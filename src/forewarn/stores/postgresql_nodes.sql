@@ -1,11 +1,13 @@
 -- What the nodes of a service share besides the store: the lease, their list, the journal, and settings. This is the
 -- only file whose statements read the time: the clock of the database decides about the lease.
 
--- name: end_writer
--- Ends the transaction of a leader that was stopped or cut off in the middle of it: it would hold the lock of the lease.
--- It may be an earlier connection of this node itself.
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity CROSS JOIN lease
-WHERE expires_at < clock_timestamp() AND application_name = :application || holder;
+-- name: end_holder
+-- Ends the transactions of a leader that was stopped or cut off in the middle of a commit, or of the renewal of its lease:
+-- they would hold the lock of the lease. They may be of earlier connections of this node itself.
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity CROSS JOIN lease WHERE expires_at < clock_timestamp() AND (
+    application_name = :writer || holder
+    OR application_name = :lease || holder AND state IS DISTINCT FROM 'idle' AND pid <> pg_backend_pid()
+);
 
 -- name: take_lease
 UPDATE lease SET holder = :node, epoch = epoch + 1, expires_at = clock_timestamp() + make_interval(secs => :seconds)
