@@ -24,8 +24,6 @@ def test_clients_of_failing_nodes_see_nothing_wrong(seed: int, nodes: int, capsy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("schedule", torture.SCHEDULES)
 def test_every_schedule(schedule: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if schedule == "restore" and not torture.RESTORE_IS_NOTICED:
-        pytest.skip("nodes do not notice a restore yet")
     assert torture.run(30, 13, 3, schedule, say=print) == [], capsys.readouterr().out
 
 
