@@ -129,20 +129,6 @@ class PostgresServer:
             cursor = connection.execute(statement.encode())
             return list(cursor) if cursor.description else []
 
-    def back_up(self, schema: str) -> None:
-        self._run("pg_dump", "-d", self.url, "-n", schema, "-Fc", "-f", str(self._folder / "backup"))
-
-    def restore(self) -> None:
-        """Restore the backup, while nodes are connected. It can meet a transaction of a node in a deadlock."""
-        for attempt in range(5):
-            try:
-                self._run("pg_restore", "-d", self.url, "--clean", "--single-transaction", str(self._folder / "backup"))
-            except RuntimeError as error:
-                if attempt == 4 or "deadlock" not in str(error):
-                    raise
-            else:
-                return
-
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """End it: fast by default. SIGQUIT ends it as a crash would."""
         if self.process is not None:
@@ -153,6 +139,20 @@ class PostgresServer:
     def close(self) -> None:
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def write_backup(self, schema: str) -> None:
+        self._run("pg_dump", "-d", self.url, "-n", schema, "-Fc", "-f", str(self._folder / "backup"))
+
+    def restore_at_once(self) -> None:
+        """Restore the backup while nodes are connected. It can meet a transaction of a node in a deadlock."""
+        for attempt in range(5):
+            try:
+                self._run("pg_restore", "-d", self.url, "--clean", "--single-transaction", str(self._folder / "backup"))
+            except RuntimeError as error:
+                if attempt == 4 or "deadlock" not in str(error):
+                    raise
+            else:
+                return
 
 
 def open_session(server: PostgresqlServer, application: str = "test") -> psycopg.Connection[Any]:
