@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
     from cluster import NodeProcess
 
-SPEED = 600
-OPTIONS = ("--speed", f"{SPEED}", "--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "1s")
-"""A notice of 15 minutes takes 1.5 seconds."""
+OPTIONS = ("--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "1s")
 SCHEMA = "torture"
 FAILURES = (
     "kill",
@@ -57,6 +55,7 @@ LOST = (OSError, HTTPException)
 WORK_SECONDS = 0.2
 """How long the work of each order takes, so that requests fall into the middle of it."""
 QUIET_SECONDS = 40
+"""How long it may take until all operations have ended, at the usual speed."""
 RECOVERY_SECONDS = 30
 """How long nodes may take until they make changes again. The documents say 5 seconds; this machine may be busy."""
 MAX_CLOCK_ERROR = timedelta(minutes=2)
@@ -75,7 +74,9 @@ class Schedule(NamedTuple):
     version: int = 0
     pooler: bool = False
     delay: float = 0.0
-    """How long each packet takes, between nodes and to the database."""
+    """How long each packet takes, between nodes and to the database. A VM sees an event some round trips later."""
+    speed: int = 600
+    """A notice of 15 minutes takes 1.5 seconds."""
     restores: bool = False
 
 
@@ -85,7 +86,7 @@ SCHEDULES = {
     "users": Schedule(users=2),
     "oldest": Schedule(version=INSTALLED[0]),
     "pooler": Schedule(pooler=True),
-    "delay": Schedule(delay=0.1),
+    "delay": Schedule(delay=0.1, speed=100),
     "restore": Schedule(restores=True),
 }
 
@@ -169,12 +170,14 @@ class Torture:
         orders: OrderLog,
         schedule: Schedule,
         clocks: dict[str, ShiftedSystemClock],
+        options: Sequence[str],
         seed: int,
         say: Callable[[str], None],
     ) -> None:
         self.cluster = cluster
         self._schedule = schedule
         self.clocks = clocks
+        self._options = options
         self._orders = cluster.notices.orders = orders
         self._server = server
         self._receiver = receiver
@@ -401,7 +404,7 @@ class Torture:
     def start(self, node: NodeProcess, shift: int = 0) -> None:
         """Start a node, as if its machine had just booted."""
         self.clocks[node.name].boot(shift)
-        node.up(*OPTIONS, *self._orders.options, **self.clocks[node.name].variables)
+        node.up(*self._options, **self.clocks[node.name].variables)
         self._down.discard(node.name)
 
     def _until_changes(self, when: str, among: list[NodeProcess]) -> None:
@@ -479,7 +482,7 @@ class Torture:
 
     def until_quiet(self) -> None:
         """Wait until all operations and rollouts have ended, and all nodes have applied that."""
-        ends_at = monotonic() + QUIET_SECONDS
+        ends_at = monotonic() + QUIET_SECONDS * 600 / self._schedule.speed
         try:
             leader = self.cluster.leader()
             while leader.list_all("/v1/operations") or leader.list_all("/v1/rollouts"):
@@ -641,20 +644,22 @@ def run(
         orders = OrderLog(folder / "orders", seconds=WORK_SECONDS)
         source = {"PYTHONPATH": str(copy_without(without, folder))} if without else {}
         clocks = {}
+        options = [*OPTIONS, "--speed", f"{chosen.speed}", *orders.options]
+        cluster.notices.slack += timedelta(seconds=20 * chosen.delay)
         for number in range(nodes):
             (folder / f"clock-{number}").mkdir()
             clock = clocks[f"node-{number}"] = ShiftedSystemClock(folder / f"clock-{number}")
             clock.boot()
             clock.variables |= source
             user = users[number % len(users)]
-            node = cluster.add(*OPTIONS, *orders.options, user=user, **clock.variables)
+            node = cluster.add(*options, user=user, **clock.variables)
             node.relay.delay = node.node_relay.delay = chosen.delay
         if chosen.vms:
             server.execute("ANALYZE")
             polling = [vm for vm in cluster.nodes[0].list_all("/v1/vms") if vm["address"]]
             cluster.notices.first_look(polling, datetime.now(UTC))
         say(f"{schedule}: {nodes} nodes with PostgreSQL {server.version}, seed {seed}.")
-        torture = Torture(cluster, server, receiver, orders, chosen, clocks, seed, say)
+        torture = Torture(cluster, server, receiver, orders, chosen, clocks, options, seed, say)
         return torture.run(seconds, to_first=bool(without))
 
 

@@ -39,8 +39,12 @@ class Feed:
         headers = {"Cookie": cookie} if cookie else {"Authorization": f"Bearer {token or service.token}"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        self._connection.request("GET", f"/v1/feed{query}", headers=headers)
-        self.answer = self._connection.getresponse()
+        try:
+            self._connection.request("GET", f"/v1/feed{query}", headers=headers)
+            self.answer = self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
         self.last_id = last_id
 
     def __enter__(self) -> Self:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-NOT_LEADING = "FW001"
-"""The error code of the function check_epoch."""
+NOT_LEADING, COMMITS_LOST = "FW001", "FW002"
+"""Error codes of the functions check_epoch and save_journal."""
 NO_EPOCH = -1
 """No lease has it, so every commit is rejected."""
 ATTEMPTS = 5
@@ -185,8 +185,7 @@ class PostgresqlStore(SqlRecords):
 
     def _write_all(self, collected: CollectedStatements, number: int, parts: list[bytes]) -> None:
         first, *others = parts
-        last, journal = self._writing.statements["save_journal"], (number, self._epoch, first, self._channel)
-        whole = None if others else collected.as_one(last, journal)
+        whole = None if others else collected.as_one(self._writing.statements["save_journal"], self._row(number, first))
         if whole is not None:
             self._write(lambda: self._writing.execute(*whole))
             return
@@ -200,7 +199,11 @@ class PostgresqlStore(SqlRecords):
         for part, data in enumerate(others, 2):
             statement = self._writing.statements["save_journal_part"]
             self._writing.execute(statement, (number, self._epoch, part, data))
-        self._writing.execute(self._writing.statements["save_journal"], (number, self._epoch, first, self._channel))
+        self._writing.execute(self._writing.statements["save_journal"], self._row(number, first))
+
+    def _row(self, number: int, data: bytes) -> tuple[Any, ...]:
+        """Return the parameters of save_journal: also the row that must be the newest one."""
+        return (number, self._epoch, data, self._channel, *(self._newest or JournalPosition()))
 
     def _write_transaction(self, work: Callable[[], object]) -> None:
         """Run a transaction. All of it is sent at once. After an error, the server ignores the rest, and the COMMIT."""
@@ -226,7 +229,9 @@ class PostgresqlStore(SqlRecords):
             work()
         except psycopg.Error as error:
             self._writing.roll_back()
-            if error.sqlstate == NOT_LEADING:
+            if error.sqlstate == COMMITS_LOST:
+                self._epoch = NO_EPOCH
+            if error.sqlstate in (NOT_LEADING, COMMITS_LOST):
                 raise NotLeading from error
             was_sent = not isinstance(error, psycopg.DataError)  # or the server has rejected a value
             if connection.closed or (was_sent and not error.sqlstate):

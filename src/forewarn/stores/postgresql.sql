@@ -76,7 +76,8 @@ INSERT INTO journal (number, epoch, part, data) VALUES (?, ?, ?, ?);
 
 -- name: save_journal
 -- Adds the row (number, epoch, data), notifies the other nodes on the channel, and checks the epoch as check_epoch does.
-SELECT save_journal(?, ?, ?, ?);
+-- The last two parameters are the number and the epoch of the row that must be before it.
+SELECT save_journal(?, ?, ?, ?, ?, ?);
 
 -- name: skip_numbers_of_scopes
 UPDATE delivery SET enabling = :enabling, incarnation = incarnation + :skipped;
