@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cluster import NodeProcess
 
 SPEED = 600
-OPTIONS = ("--speed", f"{SPEED}", "--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "1s")
+OPTIONS = ("--speed", f"{SPEED}", "--webhook-private-networks", "127.0.0.1/32")
 """A notice of 15 minutes takes 1.5 seconds."""
 SCHEMA = "torture"
 FAILURES = (
