@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cluster import NodeProcess
 
-OPTIONS = ("--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "1s")
+OPTIONS = ("--webhook-private-networks", "127.0.0.1/32")
 SCHEMA = "torture"
 FAILURES = (
     "kill",

@@ -8,12 +8,13 @@ import shlex
 import shutil
 import socket
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn import __version__
 from forewarn.clock import SystemClock, VirtualClock
@@ -80,8 +81,6 @@ if TYPE_CHECKING:
     from forewarn.stores.sqlite_backup import Backup, PreparedRestore
 
 _log = get_logger(__name__)
-
-MAX_FEED_READERS = 1000
 
 POSITION_FILE = "last-commit"
 """Start of the name of a file in the data folder of a node: the last commit of the service that it knows."""
@@ -173,15 +172,17 @@ def operator_limits(values: dict[str, Any], fabric: Fabric) -> OperatorLimits:
     )
 
 
-def metadata_limits(values: dict[str, Any], places: int) -> MetadataLimits:
-    """Build the limits of the metadata server from the settings. `places` depends on the limit of open files."""
-    return MetadataLimits(
-        max_header_bytes=values["max_header_size"],
-        header_seconds=values["header_timeout"].total_seconds(),
-        body_seconds=values["body_timeout"].total_seconds(),
-        idle_seconds=values["idle_timeout"].total_seconds(),
-        send_seconds=values["send_timeout"].total_seconds(),
-        max_pipelined_requests=values["max_pipelined_requests"],
+class FixedLimits(NamedTuple):
+    """Limits that are not settings. Tests replace them."""
+
+    metadata: MetadataLimits = MetadataLimits()
+    webhook_retry: WebhookRetryPolicy = WebhookRetryPolicy()
+
+
+def metadata_limits(fixed: MetadataLimits, values: dict[str, Any], places: int) -> MetadataLimits:
+    """Complete the limits of the metadata server from the settings. `places` depends on the limit of open files."""
+    return replace(
+        fixed,
         max_connections=values["max_connections"],
         max_connections_per_address=values["max_connections_per_address"],
         address_share=4,
@@ -193,19 +194,14 @@ def metadata_limits(values: dict[str, Any], places: int) -> MetadataLimits:
 
 def control_limits(values: dict[str, Any], places: int) -> ControlLimits:
     """Build the limits of the control API from the settings. `places` depends on the limit of open files."""
-    return ControlLimits(
-        max_connections=values["max_control_connections"],
-        max_connections_per_address=values["max_control_connections_per_address"],
-        address_share=2,
-        places=places,
-        trusted_proxies=values["trusted_proxies"],
-    )
+    return ControlLimits(address_share=2, places=places, trusted_proxies=values["trusted_proxies"])
 
 
-def feed_limits(values: dict[str, Any], places: int) -> FeedLimits:
+def feed_limits(places: int) -> FeedLimits:
     """Build the limits of the feed. Its readers can take half of the connections to the control API."""
-    readers = min(MAX_FEED_READERS, max(min(values["max_control_connections"], places) // 2, 1))
-    return FeedLimits(readers, min(values["max_feed_readers_per_token"], max(readers // 2, 1)))
+    fixed = FeedLimits()
+    readers = min(fixed.readers, max(min(ControlLimits().max_connections, places) // 2, 1))
+    return FeedLimits(readers, min(fixed.readers_of_token, max(readers // 2, 1)))
 
 
 def _warn_of_short_notices(values: dict[str, Any]) -> None:
@@ -367,8 +363,15 @@ class SharedDatabase:
 class Assembly:
     """A complete service."""
 
-    def __init__(self, values: dict[str, Any], origins: Mapping[str, str] | None = None) -> None:
-        """`origins`: where the value of each setting came from, for people."""
+    limits = FixedLimits()
+    """A program of a test can replace them for its process."""
+
+    def __init__(
+        self, values: dict[str, Any], origins: Mapping[str, str] | None = None, limits: FixedLimits | None = None
+    ) -> None:
+        """`origins`: where the value of each setting came from, for people. `limits`: of this service only."""
+        if limits is not None:
+            self.limits = limits
         self._settings = {name: Value(values[name], (origins or {}).get(name, "default")) for name in SETTINGS}
         # First the parts that can fail, so that a failed start leaves nothing open.
         self.certificate = read_certificate(values)
@@ -413,14 +416,13 @@ class Assembly:
         options = MetadataOptions(
             rate_limit=values["rate_limit"],
             preview_versions=values["preview_versions"],
-            newer_versions=values["newer_versions"],
             post_without_header=values["post_without_header"],
             first_get_delay=values["first_get_delay"],
             access_log=values["access_log"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
         places = connection_places()
-        limits = metadata_limits(values, places.metadata)
+        limits = metadata_limits(self.limits.metadata, values, places.metadata)
         self.metadata = MetadataServer(self.engine, metadata_listener, options, limits, self.faults)
         self.metadata.own_listeners = {
             f"{name} = {values[name]!r}": listener
@@ -428,9 +430,8 @@ class Assembly:
         }
         self.metadata.all_addresses_needed = shared is None
         self.engine.subscribe(self._on_published)
-        outbound = OutboundClient(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
-        retry_policy = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
-        self.webhooks = Dispatcher(self.engine, outbound, retry_policy)
+        outbound = OutboundClient(values["webhook_private_networks"])
+        self.webhooks = Dispatcher(self.engine, outbound, self.limits.webhook_retry)
         make_barrier = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
         newest = self.metadata.versions[max(self.metadata.versions)]
         self.scenario_runs = ScenarioRuns(self.engine, self.faults, make_barrier, newest)
@@ -450,7 +451,7 @@ class Assembly:
             self.scenario_runs,
             preview_versions=options.preview_versions,
             proof_key=self.proof_key,
-            feed_limits=feed_limits(values, places.control),
+            feed_limits=feed_limits(places.control),
             service_facts=self.facts,
             settings=self._settings,
             cookie=SessionCookie(has_tls=self.certificate is not None),

@@ -154,7 +154,7 @@ def test_a_follower_checks_a_request_before_it_reads_the_body(cluster: Cluster) 
 
 def test_a_follower_receives_few_fleet_files_at_a_time(cluster: Cluster) -> None:
     """Each of them can fill a large part of its memory. They have the same time for each part as on the leader."""
-    _, follower = cluster.add(), cluster.add("--body-timeout", "2s")
+    _, follower = cluster.add(), cluster.add()
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(begin(follower, "PUT", "/v1/fleet", follower.token))) for _ in range(4)]
         ready: list[socket.socket] = []

@@ -16,6 +16,7 @@ from forewarn.cli import NOUNS, root
 from forewarn.core.durations import format_duration
 from forewarn.core.faults import FAULTS
 from forewarn.errors import EXIT_CODES
+from forewarn.settings import SETTINGS
 from forewarn.verify.check import SECTIONS
 from forewarn.verify.runner import CHECKS
 
@@ -110,6 +111,12 @@ def test_every_log_entry_of_the_agent_is_on_its_page() -> None:
     section = AGENT_REFERENCE.partition("## The log\n")[2]
     missing = [name for name in sorted(names) if f"`{name}`" not in section]
     assert not missing, report(missing)
+
+
+def test_the_settings_page_says_when_to_change_each_setting() -> None:
+    page = (DOCS / "reference" / "settings.md").read_text()
+    section = page.partition("\n## When to change a setting\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^- \*\*`(\w+)`\*\*: (?:Set|Use|Lower|Raise) ", section, re.MULTILINE) == list(SETTINGS)
 
 
 def test_every_fault_is_on_the_fault_page_with_its_methods() -> None:

@@ -65,7 +65,6 @@ class MetadataOptions:
 
     rate_limit: float = 5.0
     preview_versions: bool = False
-    newer_versions: str = "reject"
     post_without_header: bool = False
     first_get_delay: timedelta = timedelta(0)
     access_log: bool = False
@@ -150,9 +149,6 @@ class Routes:
             return self._versions[requested]
         if not is_date(requested):
             return fixed_responses.BAD_VERSION
-        newest = max(self._versions)
-        if self._options.newer_versions == "newest" and requested > newest:
-            return self._versions[newest]
         return fixed_responses.UNKNOWN_VERSION
 
     def document(
