@@ -242,7 +242,7 @@ class WorkReport(Body):
 
     hosts: Annotated[
         HostsOfVMs | None,
-        help_text("The host of each VM after the work, if whoever did the work has chosen it."),
+        help_text("The host of each VM after the work, if the fabric or the operator who did the work has chosen it."),
     ] = None
 
 

@@ -296,7 +296,7 @@ class Node:
         renew = self._membership.renew_lease
         epoch, nodes = await self._membership_thread.call(lambda: renew(row, self._lease_seconds))
         self._use_nodes(nodes)
-        if self._epoch != held:  # it has stopped to lead meanwhile
+        if self._epoch != held:  # this node has stopped leading in the meantime
             return True
         if epoch is None:
             return False
