@@ -356,6 +356,49 @@ def test_a_cause_is_rejected_until_the_work_of_the_first_is_done(forewarn: Servi
     assert all(operation["id"] != first["id"] for operation in again)
 
 
+POOL = """
+[[group]]
+name = "pool"
+kind = "scale-set"
+terminate_notice = "PT10M"
+os_image_notice = "PT15M"
+[[vm]]
+group = "pool"
+count = 2
+addresses = "127.0.0.1-127.0.0.2"
+[[vm]]
+name = "spot"
+address = "127.0.0.3"
+priority = "spot"
+"""
+CONFLICTS_OF_A_VM = {
+    **dict.fromkeys(("start", "eviction", "rebalance"), "spot"),
+    **dict.fromkeys(("reimage", "image-upgrade", "delete", "scale-in", "instance-repair"), "pool_0"),
+}
+
+
+@pytest.mark.parametrize("cause", CONFLICTS_OF_A_VM)
+@pytest.mark.forewarn(fleet=POOL, fabric="manual", preview_versions=True)
+def test_a_vm_has_one_operation_of_a_cause_at_a_time(forewarn: Service, cause: str) -> None:
+    name = CONFLICTS_OF_A_VM[cause]
+    if cause == "start":
+        (eviction,) = request(forewarn, "eviction", name, notice="0s", overrides=["notice"])
+        assert forewarn.control("POST", f"/v1/operations/{eviction['id']}/done").status == 200
+    (first,) = request(forewarn, cause, name)
+
+    def is_rejected(status: str) -> None:
+        rejected = forewarn.control("POST", "/v1/operations", {"cause": cause, "vms": [name]})
+        assert rejected.status == 409
+        assert f"{name} already has a {status} {cause} (operation {first['id']})" in rejected.json()["detail"]
+
+    is_rejected(first["status"])
+    if cause not in ("start", "rebalance"):  # a recommendation never starts
+        act_on_event(forewarn, first["events"][0]["id"], "approve")
+        is_rejected("started")
+    others = request(forewarn, cause, "pool_1") if name == "pool_0" else []
+    assert all(operation["id"] != first["id"] for operation in others), "another VM does not conflict"
+
+
 @pytest.mark.forewarn(fleet=PAIR)
 def test_a_second_restart_is_possible_while_the_first_event_is_still_shown(forewarn: Service) -> None:
     first = request(forewarn, "restart", "web-0")[0]
