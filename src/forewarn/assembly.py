@@ -423,12 +423,14 @@ class Assembly:
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
         places = connection_places()
         limits = metadata_limits(self.limits.metadata, values, places.metadata)
-        self.metadata = MetadataServer(self.engine, metadata_listener, options, limits, self.faults)
-        self.metadata.own_listeners = {
-            f"{name} = {values[name]!r}": listener
-            for name, listener in (("metadata", metadata_listener), ("control", control_listener))
-        }
-        self.metadata.all_addresses_needed = shared is None
+        self.metadata = MetadataServer(
+            *(self.engine, metadata_listener, options, limits, self.faults),
+            own_listeners={
+                f"{name} = {values[name]!r}": listener
+                for name, listener in (("metadata", metadata_listener), ("control", control_listener))
+            },
+            all_addresses_needed=shared is None,
+        )
         self.engine.subscribe(self._on_published)
         outbound = OutboundClient(values["webhook_private_networks"])
         self.webhooks = Dispatcher(self.engine, outbound, self.limits.webhook_retry)

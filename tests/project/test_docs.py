@@ -161,7 +161,7 @@ def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
 
 
 def test_no_link_between_pages_is_broken() -> None:
-    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md"), ROOT / "tests" / "README.md"]
     links = [
         (page, number, part.partition(")")[0].partition("#")[0])
         for page in pages
@@ -176,6 +176,19 @@ def test_no_link_between_pages_is_broken() -> None:
         if not (page.parent / target).exists()
     ]
     assert not broken, report(broken)
+
+
+def test_every_file_that_the_page_about_tests_names_exists() -> None:
+    tests = ROOT / "tests"
+    names = re.findall(r"`([\w/*]+(?:\.py|/))`", (tests / "README.md").read_text())
+    assert len(names) > 20
+    assert not [name for name in names if not list(tests.glob(name))]
+
+
+def test_every_folder_of_tests_is_on_the_page_about_tests() -> None:
+    tests = ROOT / "tests"
+    folders = {path.parent.name for path in tests.glob("*/test_*.py")}
+    assert folders == set(re.findall(r"^\| `(\w+)/` \|", (tests / "README.md").read_text(), re.MULTILINE))
 
 
 def texts_in_the_code() -> set[str]:

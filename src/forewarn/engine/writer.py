@@ -28,6 +28,7 @@ from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.steps import COMMAND_COST, take_slice
 from forewarn.engine.measurements import Measurements
 from forewarn.errors import NotLeading, ServiceStopping, StoreFailed, StoreOutcomeUnknown
+from forewarn.system.futures import resolve
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -62,17 +63,8 @@ class StoreThread:
     async def call(self, call: Callable[[], T]) -> T:
         """Run the call in the thread; return its result or raise its error."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T, error: BaseException | None) -> None:
-            if future.done():  # the caller was cancelled
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
         # A call for which nobody waits any longer must not delay others.
-        self.submit(lambda: None if future.cancelled() else call(), done)
+        self.submit(lambda: None if future.cancelled() else call(), partial(resolve, future))
         return await future
 
     def stop(self) -> None:
@@ -258,7 +250,7 @@ class Writer:
         the commits of others larger.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit_with_callback(command, partial(_set_result, future), defer=defer)
+        self.submit_with_callback(command, partial(resolve, future), defer=defer)
         return future
 
     def submit_with_callback(
@@ -490,13 +482,3 @@ def _call_back(results: list[CommandResult]) -> None:
             done(result, error)
         except Exception:  # noqa: BLE001 - must not affect the state and the other callers
             _log.exception("command_callback_failed", "The callback of a command raised an error.")
-
-
-def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # the caller was cancelled
-        return
-    if error is not None:
-        future.set_exception(error)
-        future.exception()  # with a shield, the future outlives a caller that was cancelled: that is no error
-    else:
-        future.set_result(result)

@@ -250,7 +250,7 @@ class Routes:
         if vm is not None and self._engine.fleet.scope_of(vm) == caller.scope:  # otherwise it has left the scope
             try:
                 await self._engine.enable(caller.scope, by=caller.vm)
-            except NotLeading:  # it has just stopped to lead
+            except NotLeading:  # this node has just stopped leading
                 if self._engine.forwarder is None:
                     raise
                 await self._engine.forwarder.enable(caller.scope, by=caller.vm)
@@ -278,7 +278,8 @@ class Routes:
                 self._engine.polled.add(caller.scope)
             if committed.done():  # the client has disconnected
                 return
-            if isinstance(error, NotLeading) and self._engine.forwarder is not None:  # it has just stopped to lead
+            # This node may have just stopped leading.
+            if isinstance(error, NotLeading) and self._engine.forwarder is not None:
                 self._engine.forwarder.approve(ids, caller.vm, caller.scope, on_committed)
                 return
             committed.set_result(APPROVED if error is None else failure(error))

@@ -355,7 +355,7 @@ class Node:
         renew = self._membership.renew_lease
         renewal = await self._membership_thread.call(lambda: renew(row, self._lease_seconds))
         self._use_nodes(renewal.nodes)
-        if self._epoch != held:  # it has stopped to lead meanwhile
+        if self._epoch != held:  # this node has stopped leading in the meantime
             return True
         if renewal.epoch is None:
             return False
