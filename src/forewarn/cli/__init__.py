@@ -43,7 +43,7 @@ SECTIONS = {
         "token": "Create, list and revoke access tokens.",
         "backup": "Write a backup of the database, also while the service runs.",
         "restore": "Replace the database with a backup.",
-        "database": "Move the data of a service between SQLite and PostgreSQL.",
+        "database": "Move the data of a service, or report a restore of PostgreSQL.",
         "install": "Write a systemd unit that runs the service.",
         "uninstall": "Remove the systemd unit. The data stays.",
     },

@@ -9,7 +9,7 @@ from forewarn.cli.output import print_json
 
 @click.group()
 def command() -> None:
-    """Move the data of a service between SQLite and PostgreSQL, or report a restore of PostgreSQL.
+    """Move the data of a service, or report a restore of PostgreSQL.
 
     \b
     Examples:
@@ -23,9 +23,9 @@ def command() -> None:
 @click.option("--schema", metavar="NAME", default="forewarn", show_default=True, help="The schema in PostgreSQL.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def restored(database: str, schema: str, as_json: bool) -> None:
-    """Report that PostgreSQL was restored from a backup, so that no client sees a number twice.
+    """Report that PostgreSQL was restored from a backup.
 
-    The service notices most restores by itself. Use the command if its log has no database_replaced after a restore.
+    No client then sees a number twice. The service notices most restores by itself. Use the command if its log has no database_replaced after a restore.
     The node that leads, or the next one that does, skips 1,000,000 incarnations and numbers of history. All nodes load
     the state again. To use the command once too often does no harm.
 
