@@ -25,9 +25,9 @@ def command() -> None:
 def restored(database: str, schema: str, as_json: bool) -> None:
     """Report that PostgreSQL was restored from a backup.
 
-    No client then sees a number twice. The service notices most restores by itself. Use the command if its log has no database_replaced after a restore.
-    The node that leads, or the next one that does, skips 1,000,000 incarnations and numbers of history. All nodes load
-    the state again. To use the command once too often does no harm.
+    No client then sees a number twice. The service notices most restores by itself. Use the command if its log has no
+    database_replaced after a restore. The node that leads, or the next one that does, skips 1,000,000 incarnations and
+    numbers of history. All nodes load the state again. To use the command once too often does no harm.
 
     \b
     Example:
