@@ -261,20 +261,20 @@ def check_once(view: dict[str, Any]) -> None:
     # VMs of two zones do not share a host, so one operation may add two: but each for a VM of its own.
     spares = [(row["operation"], *row["vms"]) for row in about if row["kind"] == "spare-host-added"]
     assert len(spares) == len(set(spares))
-    told: dict[str, set[str]] = {}
+    kinds_of: dict[str, set[str]] = {}
     for operation_id, event_id, what in rows:
-        told.setdefault(event_id or operation_id, set()).add(what)
+        kinds_of.setdefault(event_id or operation_id, set()).add(what)
     for operation in view["operations"]:
         work = {"done": {"executed"}, "failed": {"failed"}, "cancelled": set()}[operation["status"]]
         if operation["status"] == "done" and not operation["executed_at"]:
             work = set()  # its last VM left the fleet during the work, so nothing is waited for
             assert not operation["vms"], operation
-        assert told[operation["id"]] - SOMETIMES == {"requested"} | work
+        assert kinds_of[operation["id"]] - SOMETIMES == {"requested"} | work
         for event in operation["events"]:
             steps = {"started", "completed"} if event["status"] == "completed" else set()
-            assert told[event["id"]] - SOMETIMES == {"scheduled"} | steps
-            assert ("approved" in told[event["id"]]) == bool(event["approved_at"])
-            assert ("cancelled" in told[event["id"]]) == (event["status"] == "cancelled")
+            assert kinds_of[event["id"]] - SOMETIMES == {"scheduled"} | steps
+            assert ("approved" in kinds_of[event["id"]]) == bool(event["approved_at"])
+            assert ("cancelled" in kinds_of[event["id"]]) == (event["status"] == "cancelled")
 
 
 # --- The course of everything ---------------------------------------------------------------------------

@@ -204,7 +204,7 @@ async def test_a_notice_stays_valid_when_the_group_becomes_inactive() -> None:
         assert not engine.document("web").enabled
         await engine.enable("web", by="web-0")
         document = engine.document("web")
-        assert [told.id for told in document.events] == [event.id]
+        assert [shown.id for shown in document.events] == [event.id]
         assert document.incarnation == 1, "0 is what a client takes for: nothing has happened yet"
         await engine.advance(10 * MINUTE)
         assert (await engine.records.event(event.id)).status is EventStatus.STARTED  # type: ignore[union-attr]
