@@ -357,7 +357,7 @@ def test_a_server_that_was_never_started_releases_its_address() -> None:
         ("a\0b", 0, "Cannot listen on a\0b:0: "),
     ],
 )
-def test_an_address_that_cannot_be_had_is_named(host: str, port: int, message: str) -> None:
+def test_the_error_names_an_unavailable_address(host: str, port: int, message: str) -> None:
     with pytest.raises(CannotListen) as caught:
         listen_on(host, port, CannotListen)
     assert str(caught.value).startswith(message)

@@ -497,7 +497,7 @@ async def test_not_notified_rows_name_only_the_vms_of_their_group() -> None:
         assert not_notified == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
 
 
-async def test_a_group_that_is_written_otherwise_has_another_incarnation() -> None:
+async def test_a_group_of_another_kind_has_the_next_incarnation() -> None:
     async with running_engine() as engine:
         await only_event(engine, "restart", "web-0")
         before = engine.document("web").incarnation
