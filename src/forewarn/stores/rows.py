@@ -35,7 +35,7 @@ V = TypeVar("V")
 
 
 class Codec(NamedTuple):
-    """Conversion of a value to and from a column or a JSON member; None: unchanged."""
+    """Conversion of a value to and from a column; None: unchanged."""
 
     write: Callable[[Any], Any] | None = None
     read: Callable[[Any], Any] | None = None
@@ -58,12 +58,12 @@ _TIME = Codec(to_text_if_any, _to_time)
 _DURATION = Codec(_to_seconds, _to_duration)
 
 
-def _codec(hint: Any, codecs: Mapping[Any, Codec], where: str) -> Codec:
+def _codec(hint: Any, field: str) -> Codec:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Codec(str.__str__, hint)
-    if hint not in codecs:
-        raise TypeError(f"No codec for {where} of type {hint}.")
-    return codecs[hint]
+    if hint not in _IN_COLUMNS:
+        raise TypeError(f"No codec for {field} of type {hint}.")
+    return _IN_COLUMNS[hint]
 
 
 # --- JSON objects ---------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Table(Generic[V]):
         self.name = name
         self._make: Callable[[Iterable[Any]], V] = kind._make  # type: ignore[attr-defined]  # a NamedTuple
         hints = get_type_hints(kind)
-        found = [(codecs or {}).get(field) or _codec(hint, _IN_COLUMNS, field) for field, hint in hints.items()]
+        found = [(codecs or {}).get(field) or _codec(hint, field) for field, hint in hints.items()]
         self._writes = [(number, codec.write) for number, codec in enumerate(found) if codec.write is not None]
         self._reads = [(number, codec.read) for number, codec in enumerate(found) if codec.read is not None]
         self._count = len(found)
