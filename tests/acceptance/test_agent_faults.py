@@ -75,10 +75,10 @@ def test_an_older_document_undoes_nothing(
     known = len(forewarn.documents_seen_by(vm))
     forewarn.fault("stale", count=3)
 
-    def told() -> list[bool]:
+    def had_events() -> list[bool]:
         return [bool(document.events) for document in forewarn.documents_seen_by(vm)[known:]]
 
-    agent.until(lambda: False in told() and told()[-1], "an old document, and the right one")
+    agent.until(lambda: False in had_events() and had_events()[-1], "an old document, and the right one")
     assert agent.status()["events"][0]["phase"] == "prepared"
     assert diary.done == ["prepare pool"]
     agent.stop()

@@ -68,9 +68,9 @@ class Trio:
         for name, agent in self.agents.items():
             agent.start(*arguments.get(name, ()))
         for name, agent in self.agents.items():
-            agent.until(partial(self._has_asked, name), "the first answer")
+            agent.until(partial(self._has_polled, name), "the first answer")
 
-    def _has_asked(self, name: str) -> bool:
+    def _has_polled(self, name: str) -> bool:
         return self.service.poll_count(name) > 0
 
     def hold(self, *names: str) -> None:
@@ -95,7 +95,7 @@ class Trio:
     def until_phase(self, name: str, phase: str) -> None:
         self.agents[name].until(lambda: self.shown(name)["phase"] == phase, f"{phase} of {name}")
 
-    def until_why(self, name: str, *words: str) -> None:
+    def until_reason(self, name: str, *words: str) -> None:
         def says_so() -> bool:
             why = self.shown(name)["approval"]["reason"] or ""
             return all(word in why for word in words)
@@ -109,7 +109,7 @@ class Trio:
         """Whose approval has arrived, whether or not it was the first."""
         return {name for name in NAMES if event.was_approved_by(name)}
 
-    def come_to_not_before(self, event: Event, but: str = "") -> None:
+    def advance_to_not_before(self, event: Event, but: str = "") -> None:
         """No member has approved, and none does until NotBefore."""
         assert event.status == "Scheduled"
         alive = [self.vms[name] for name, agent in self.agents.items() if agent.runs]
@@ -124,7 +124,7 @@ class Trio:
                 self.until_phase(name, "started")
         assert self.approvers(event) == set()
 
-    def come_to_the_end(self, event: Event) -> None:
+    def advance_to_the_end(self, event: Event) -> None:
         """The event is over, and everybody undoes."""
         self.service.advance(minutes=15)
         assert event.status == "Completed"
@@ -161,13 +161,13 @@ def test_the_first_approves_when_the_last_is_ready(make_trio: Callable[..., Trio
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-0", "waiting for web-2 (preparing)")
-    trio.until_why("web-1", "waiting for web-2 (preparing)")
+    trio.until_reason("web-0", "waiting for web-2 (preparing)")
+    trio.until_reason("web-1", "waiting for web-2 (preparing)")
     assert event.status == "Scheduled"
     trio.diaries["web-2"].release("prepare", "web")
     trio.until_started(event, by="web-0")
     assert "web-0" in trio.approvers(event)
-    trio.come_to_the_end(event)
+    trio.advance_to_the_end(event)
     assert "web-0" in trio.approvers(event)
     for diary in trio.diaries.values():
         diary.check()
@@ -178,9 +178,9 @@ def test_a_member_that_is_never_ready_leaves_it_to_not_before(make_trio: Callabl
     trio.start()
     trio.hold("web-1")
     event = trio.freeze()
-    trio.until_why("web-0", "waiting for web-1 (preparing)")
-    trio.until_why("web-2", "waiting for web-1 (preparing)")
-    trio.come_to_not_before(event)
+    trio.until_reason("web-0", "waiting for web-1 (preparing)")
+    trio.until_reason("web-2", "waiting for web-1 (preparing)")
+    trio.advance_to_not_before(event)
 
 
 def test_a_member_that_has_failed_leaves_it_to_not_before(make_trio: Callable[..., Trio]) -> None:
@@ -188,9 +188,9 @@ def test_a_member_that_has_failed_leaves_it_to_not_before(make_trio: Callable[..
     trio.start()
     trio.diaries["web-2"].fail("prepare", "web")
     event = trio.freeze()
-    trio.until_why("web-0", "waiting for web-2 (failed)")
-    trio.come_to_not_before(event)
-    trio.come_to_the_end(event)
+    trio.until_reason("web-0", "waiting for web-2 (failed)")
+    trio.advance_to_not_before(event)
+    trio.advance_to_the_end(event)
 
 
 def test_a_leader_killed_while_it_waits(make_trio: Callable[..., Trio]) -> None:
@@ -203,8 +203,8 @@ def test_a_leader_killed_while_it_waits(make_trio: Callable[..., Trio]) -> None:
     trio.service.advance(minutes=11)
     trio.until_phase("web-1", "prepared")
     trio.until_phase("web-2", "prepared")
-    trio.until_why("web-1", "waiting for web-0 (", "unreachable)")
-    trio.come_to_not_before(event)
+    trio.until_reason("web-1", "waiting for web-0 (", "unreachable)")
+    trio.advance_to_not_before(event)
 
 
 def test_a_leader_killed_while_it_prepares(make_trio: Callable[..., Trio]) -> None:
@@ -212,10 +212,10 @@ def test_a_leader_killed_while_it_prepares(make_trio: Callable[..., Trio]) -> No
     trio.start()
     trio.hold("web-0")
     event = trio.freeze()
-    trio.until_why("web-1", "waiting for web-0 (preparing)")
+    trio.until_reason("web-1", "waiting for web-0 (preparing)")
     trio.agents["web-0"].kill()
-    trio.until_why("web-1", "waiting for web-0 (preparing, unreachable)")
-    trio.come_to_not_before(event)
+    trio.until_reason("web-1", "waiting for web-0 (preparing, unreachable)")
+    trio.advance_to_not_before(event)
 
 
 def test_a_leader_killed_during_preparation_continues_after_its_restart(make_trio: Callable[..., Trio]) -> None:
@@ -223,9 +223,9 @@ def test_a_leader_killed_during_preparation_continues_after_its_restart(make_tri
     trio.start()
     trio.hold("web-0")
     event = trio.freeze()
-    trio.until_why("web-1", "waiting for web-0 (preparing)")
+    trio.until_reason("web-1", "waiting for web-0 (preparing)")
     trio.agents["web-0"].kill()
-    trio.until_why("web-1", "waiting for web-0 (preparing, unreachable)")
+    trio.until_reason("web-1", "waiting for web-0 (preparing, unreachable)")
     trio.diaries["web-0"].release("prepare", "web")
     trio.agents["web-0"].start()
     trio.until_started(event, by="web-0")
@@ -240,12 +240,12 @@ def test_a_member_killed_when_it_is_ready(make_trio: Callable[..., Trio], killed
     trio.hold("web-2")
     event = trio.freeze()
     # It waits only for web-2, so it has a response of the one that is killed, which is ready.
-    trio.until_why(approver, "waiting for web-2 (preparing)")
+    trio.until_reason(approver, "waiting for web-2 (preparing)")
     trio.agents[killed].kill()
     trio.diaries["web-2"].release("prepare", "web")
     trio.until_started(event, by=approver)
     assert killed not in trio.approvers(event)
-    trio.come_to_the_end(event)
+    trio.advance_to_the_end(event)
 
 
 def test_a_member_killed_ready_and_long_ago_leaves_it_to_not_before(make_trio: Callable[..., Trio]) -> None:
@@ -253,12 +253,12 @@ def test_a_member_killed_ready_and_long_ago_leaves_it_to_not_before(make_trio: C
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-1", "waiting for web-2 (preparing)")
+    trio.until_reason("web-1", "waiting for web-2 (preparing)")
     trio.agents["web-0"].kill()
-    trio.until_why("web-1", "web-0 (ready, unreachable)")
+    trio.until_reason("web-1", "web-0 (ready, unreachable)")
     trio.diaries["web-2"].release("prepare", "web")
-    trio.until_why("web-1", "waiting for web-0 (ready, unreachable)")
-    trio.come_to_not_before(event)
+    trio.until_reason("web-1", "waiting for web-0 (ready, unreachable)")
+    trio.advance_to_not_before(event)
 
 
 def test_a_member_that_runs_a_handler_again_is_not_ready_until_it_ends(make_trio: Callable[..., Trio]) -> None:
@@ -267,13 +267,13 @@ def test_a_member_that_runs_a_handler_again_is_not_ready_until_it_ends(make_trio
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-0", "waiting for web-2 (preparing)")
+    trio.until_reason("web-0", "waiting for web-2 (preparing)")
     trio.diaries["web-1"].hold("prepare", "alone")
     trio.vms["web-1"].restart()
-    trio.until_why("web-0", "web-1 (preparing)")
+    trio.until_reason("web-0", "web-1 (preparing)")
     trio.agents["web-1"].until_logged("handler_started: Handler started. handler=alone action=prepare")
     trio.diaries["web-2"].release("prepare", "web")
-    trio.until_why("web-0", "waiting for web-1 (preparing)")
+    trio.until_reason("web-0", "waiting for web-1 (preparing)")
     assert event.status == "Scheduled"
     assert trio.approvers(event) == set()
     trio.diaries["web-1"].release("prepare", "alone")
@@ -289,7 +289,7 @@ def test_a_leader_killed_after_its_approval(make_trio: Callable[..., Trio]) -> N
     trio.until_phase("web-1", "started")
     trio.until_phase("web-2", "started")
     assert "web-0" in trio.approvers(event)
-    trio.come_to_the_end(event)
+    trio.advance_to_the_end(event)
     assert "web-0" in trio.approvers(event)
     # It comes back when all is over, and undoes what it had prepared.
     trio.agents["web-0"].start()
@@ -302,13 +302,13 @@ def test_a_member_that_is_cut_off_leaves_it_to_not_before(make_trio: Callable[..
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-0", "waiting for web-2 (preparing)")
-    trio.until_why("web-1", "waiting for web-2 (preparing)")
+    trio.until_reason("web-0", "waiting for web-2 (preparing)")
+    trio.until_reason("web-1", "waiting for web-2 (preparing)")
     trio.cut_off("web-0")
-    trio.until_why("web-0", "web-2 (preparing, unreachable)")
+    trio.until_reason("web-0", "web-2 (preparing, unreachable)")
     trio.diaries["web-2"].release("prepare", "web")
-    trio.until_why("web-1", "waiting for web-0 (ready, unreachable)")
-    trio.come_to_not_before(event)
+    trio.until_reason("web-1", "waiting for web-0 (ready, unreachable)")
+    trio.advance_to_not_before(event)
 
 
 def test_when_a_link_is_cut_the_member_that_reaches_all_others_approves(make_trio: Callable[..., Trio]) -> None:
@@ -329,8 +329,8 @@ def test_all_are_cut_off_from_each_other(make_trio: Callable[..., Trio]) -> None
     event = trio.freeze()
     for name in NAMES:
         trio.until_phase(name, "prepared")
-        trio.until_why(name, "(no response, unreachable)")
-    trio.come_to_not_before(event)
+        trio.until_reason(name, "(no response, unreachable)")
+    trio.advance_to_not_before(event)
 
 
 def test_a_member_in_dry_run_is_not_ready_for_the_others(make_trio: Callable[..., Trio]) -> None:
@@ -338,8 +338,8 @@ def test_a_member_in_dry_run_is_not_ready_for_the_others(make_trio: Callable[...
     trio.start(**{"web-2": ("--dry-run",)})
     event = trio.freeze()
     trio.agents["web-2"].until_logged("would run")
-    trio.until_why("web-0", "waiting for web-2 (no response, unreachable)")
-    trio.come_to_not_before(event, but="web-2")
+    trio.until_reason("web-0", "waiting for web-2 (no response, unreachable)")
+    trio.advance_to_not_before(event, but="web-2")
 
 
 def test_an_address_in_use_is_an_error_at_the_start(make_trio: Callable[..., Trio]) -> None:

@@ -67,12 +67,12 @@ class Bad(NamedTuple):
     words: tuple[str, ...]
 
 
-def restart(**asked: Any) -> dict[str, Any]:
-    return {"cause": "restart", "vms": ["web-0"], **asked}
+def restart(**options: Any) -> dict[str, Any]:
+    return {"cause": "restart", "vms": ["web-0"], **options}
 
 
-def update(**asked: Any) -> dict[str, Any]:
-    return {"cause": "host-update", "host": "rack-1", **asked}
+def update(**options: Any) -> dict[str, Any]:
+    return {"cause": "host-update", "host": "rack-1", **options}
 
 
 NAMES = (
@@ -332,8 +332,8 @@ def service() -> Iterator[Service]:
 def known(service: Service) -> dict[str, str]:
     """Some that wait, and one that has started."""
 
-    def one(cause: str, *vms: str, **asked: Any) -> str:
-        (event_id,) = event_ids(request_one(service, cause, *vms, **asked)).values()
+    def one(cause: str, *vms: str, **options: Any) -> str:
+        (event_id,) = event_ids(request_one(service, cause, *vms, **options)).values()
         return event_id
 
     request(service, "eviction", "batch_0")

@@ -186,12 +186,12 @@ def test_a_single_vm_with_a_terminate_notice_is_notified_of_its_deletion(forewar
     for name, address, length in (("alone", "127.2.0.1", TEN), ("one", "127.2.0.3", timedelta(minutes=15))):
         due = forewarn.now + length
         (event_id,) = event_ids(request_one(forewarn, "delete", name)).values()
-        told = scheduled_event(event_id, "Terminate", [name], due, "", "User")
-        check_document(forewarn, address, 1, [told])
+        expected = scheduled_event(event_id, "Terminate", [name], due, "", "User")
+        check_document(forewarn, address, 1, [expected])
         assert document(forewarn, "127.2.0.2") == outside
         assert forewarn.approve(event_id, source="127.2.0.2").status == 400
         forewarn.advance(length)
-        check_document(forewarn, address, 2, [started(told)])
+        check_document(forewarn, address, 2, [started(expected)])
         forewarn.advance(timedelta(minutes=1))
         assert service_status(forewarn, address) == 404, "its address has no VM"
     assert names(forewarn) == ["other", "spot"]
@@ -291,8 +291,8 @@ def test_an_approved_deletion_starts_when_the_other_vm_leaves_the_fleet(
     smaller += b'[[vm]]\ngroup = "alone"\nname = "alone_2"\nhost = "rack-alone"\naddress = "127.2.0.3"\n'
     applied = forewarn.control("PUT", "/v1/fleet?force=true", smaller)
     assert (applied.status, applied.json()["removed"]) == (200, ["alone_1"])
-    told: Any = {event["id"]: event["status"] for event in get(forewarn, "events?all=true")["events"]}
-    assert told[second] == "cancelled"
+    status_of: Any = {event["id"]: event["status"] for event in get(forewarn, "events?all=true")["events"]}
+    assert status_of[second] == "cancelled"
     assert statuses(forewarn, member("alone", 2)) == {"alone_0": "Started"}
 
 

@@ -174,7 +174,7 @@ def test_a_signal_ends_it_at_any_time(forewarn: Service, start_client: StartClie
         )
         preparing.until_said("begins")
         assert preparing.stop() == 0
-        assert {asked.method for asked in server.asked} == {"GET"}
+        assert {request.method for request in server.received} == {"GET"}
 
 
 def test_odd_documents(start_client: StartClient) -> None:
@@ -189,10 +189,10 @@ def test_odd_documents(start_client: StartClient) -> None:
     good = document(7, unknown, odd)
     with RawServer(*failures, answer(200, b"web-0"), *bad, good, answer(), good, port=port) as server:
         client.until(lambda: len(client.lines) == 6)
-        approvals = [asked for asked in server.asked if asked.method == "POST"][:2]
-        assert [json.loads(asked.body) for asked in approvals] == [{"StartRequests": [{"EventId": ODD_ID}]}] * 2
+        approvals = [request for request in server.received if request.method == "POST"][:2]
+        assert [json.loads(request.body) for request in approvals] == [{"StartRequests": [{"EventId": ODD_ID}]}] * 2
         assert approvals[1].at - approvals[0].at >= 0.9
-        assert all(asked.headers["metadata"] == "true" for asked in server.asked)
+        assert all(request.headers["metadata"] == "true" for request in server.received)
         server.do(document(8))
         client.until_said(f"ended Reboot {ODD_ID}")
         client.until_said(f"ended Vanish {unknown['EventId']}")

@@ -190,7 +190,7 @@ def test_a_row_has_the_event_as_it_was_also_after_a_restart(
         events["started"] = service.get_json(f"/v1/events/{web['id']}")
         service.advance("1h")
         events["completed"] = service.get_json(f"/v1/events/{web['id']}")
-        told = feed.until(newest(service))
+        live_rows = feed.until(newest(service))
     assert [event["status"] for event in events.values()] == [
         *("scheduled", "scheduled", "scheduled", "started", "completed")
     ]
@@ -198,8 +198,8 @@ def test_a_row_has_the_event_as_it_was_also_after_a_restart(
     service.start("--clock", "virtual", "--fleet", str(service.folder / "fleet.toml"))
     service.advance("5d")
     with Feed(service, "?after=0") as feed:
-        replayed = feed.until(told[-1]["sequence"])
-    assert replayed == told == service.list_all("/v1/history")[: len(told)]
+        replayed = feed.until(live_rows[-1]["sequence"])
+    assert replayed == live_rows == service.list_all("/v1/history")[: len(live_rows)]
     rows = {row["kind"]: row for row in replayed if row["event"] == web["id"]}
     assert {row["type"] for row in rows.values()} == {"Freeze"}
     snapshots = {kind: dict(row["snapshot"]) for kind, row in rows.items()}

@@ -186,9 +186,9 @@ def test_invalid_filters_are_rejected(service: Service, query: str, words: str) 
 
 def test_tenants_see_their_group(service: Service) -> None:
     made = service.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "web"}).json()
-    told = ("scheduled", "approved", "started", "enabled", "disabled", "policy-changed")
+    kinds_with_reason = ("scheduled", "approved", "started", "enabled", "disabled", "policy-changed")
     own = [
-        {**row, "host": None, "reason": row["reason"] if row["kind"] in told else None}
+        {**row, "host": None, "reason": row["reason"] if row["kind"] in kinds_with_reason else None}
         for row in service.list_all("/v1/history")
         if row["group"] == "web"
     ]

@@ -183,9 +183,9 @@ def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause:
     degraded = request_one(forewarn, "degraded-hardware", host="rack-2")
     before = incarnation(forewarn, WEB)
     moving = request_one(forewarn, cause, "web-1")
-    told = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(forewarn, WEB)]
+    shown = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(forewarn, WEB)]
     kind = "Redeploy" if cause == "redeploy" else "Freeze"
-    assert told == [("Freeze", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
+    assert shown == [("Freeze", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
     carried_out(forewarn, moving)
     (left,) = events(forewarn, WEB)
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")

@@ -93,8 +93,8 @@ def test_a_rejected_request_can_be_retried_with_its_key(forewarn: Service) -> No
 
 
 def test_a_dry_run_takes_no_key(forewarn: Service) -> None:
-    asked = {**RESTART, "dry_run": True}
-    assert send(forewarn, "/v1/operations", asked, "k").status == 200
+    body = {**RESTART, "dry_run": True}
+    assert send(forewarn, "/v1/operations", body, "k").status == 200
     assert send(forewarn, "/v1/operations", RESTART, "k").status == 201
 
 

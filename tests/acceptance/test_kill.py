@@ -196,10 +196,10 @@ def forget_what_is_over(service: ServiceProcess, witness: Witness) -> None:
 
 def check_history(service: ServiceProcess, event_id: str) -> None:
     entries = service.control("GET", f"/v1/history?event={event_id}").json()["history"]
-    told = [entry["kind"] for entry in entries if entry["event"] == event_id]
-    assert sorted(set(told)) == sorted(told), f"something happened twice: {told}"
-    assert told[0] == "scheduled"
-    assert told[-1] in ("completed", "cancelled")
+    event_kinds = [entry["kind"] for entry in entries if entry["event"] == event_id]
+    assert sorted(set(event_kinds)) == sorted(event_kinds), f"something happened twice: {event_kinds}"
+    assert event_kinds[0] == "scheduled"
+    assert event_kinds[-1] in ("completed", "cancelled")
     assert [entry["kind"] for entry in entries].count("executed") == 1
 
 

@@ -187,7 +187,7 @@ def make_stage(past: Path, tmp_path: Path) -> Iterator[MakeStage]:
 
 
 def seen(service: ServiceProcess, speakers: dict[str, str]) -> dict[str, Any]:
-    """All that anybody can see, and all that was written."""
+    """Everything that a client can see, and everything that the database contains of history."""
     found = {path: get(service, path)[path] for path in ("vms", "hosts", "groups")}
     found |= {path: get(service, f"{path}?all=true")[path] for path in ("operations", "events", "rollouts")}
     for one in (*found["vms"], *(scope for group in found["groups"] for scope in group["scopes"])):
@@ -212,8 +212,8 @@ def history(service: ServiceProcess) -> list[dict[str, Any]]:
     return rows
 
 
-def without_lots(view: dict[str, Any]) -> list[str]:
-    """What is seen, without what is drawn by lot: ids, which spare host is whose, and who was the first to need it."""
+def without_random_names(view: dict[str, Any]) -> list[str]:
+    """What is seen, without what is random: ids, and which spare host a VM got."""
     names: dict[str, str] = {}
     for number, operation in enumerate(reversed(view["operations"])):
         names[operation["id"]] = f"operation {number}"
@@ -226,7 +226,7 @@ def without_lots(view: dict[str, Any]) -> list[str]:
 
 
 def check_end(view: dict[str, Any], *, simulated: bool) -> None:
-    """Everybody is where they should be, and each step that led there was taken once."""
+    """Check that every VM is where it should be, and that each history row was written once."""
     vms = {vm["name"]: vm for vm in view["vms"]}
     hosts = {host["name"]: host for host in view["hosts"]}
 
@@ -261,20 +261,20 @@ def check_once(view: dict[str, Any]) -> None:
     # VMs of two zones do not share a host, so one operation may add two: but each for a VM of its own.
     spares = [(row["operation"], *row["vms"]) for row in about if row["kind"] == "spare-host-added"]
     assert len(spares) == len(set(spares))
-    told: dict[str, set[str]] = {}
+    kinds_of: dict[str, set[str]] = {}
     for operation_id, event_id, what in rows:
-        told.setdefault(event_id or operation_id, set()).add(what)
+        kinds_of.setdefault(event_id or operation_id, set()).add(what)
     for operation in view["operations"]:
         work = {"done": {"executed"}, "failed": {"failed"}, "cancelled": set()}[operation["status"]]
         if operation["status"] == "done" and not operation["executed_at"]:
             work = set()  # its last VM left the fleet during the work, so nothing is waited for
             assert not operation["vms"], operation
-        assert told[operation["id"]] - SOMETIMES == {"requested"} | work
+        assert kinds_of[operation["id"]] - SOMETIMES == {"requested"} | work
         for event in operation["events"]:
             steps = {"started", "completed"} if event["status"] == "completed" else set()
-            assert told[event["id"]] - SOMETIMES == {"scheduled"} | steps
-            assert ("approved" in told[event["id"]]) == bool(event["approved_at"])
-            assert ("cancelled" in told[event["id"]]) == (event["status"] == "cancelled")
+            assert kinds_of[event["id"]] - SOMETIMES == {"scheduled"} | steps
+            assert ("approved" in kinds_of[event["id"]]) == bool(event["approved_at"])
+            assert ("cancelled" in kinds_of[event["id"]]) == (event["status"] == "cancelled")
 
 
 # --- The course of everything ---------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def requests(service: ServiceProcess) -> Iterator[Act]:
 
 
 def approvals(service: ServiceProcess, scopes: Iterable[str], most: int | None = None) -> Iterator[Act]:
-    """By a VM of each scope, of what has not started; of all that, or of the first alone."""
+    """A VM of each scope approves its events that have not started: all, or at most this number."""
     for address in map(SPEAKERS.__getitem__, scopes):
         scheduled = [event for event in events(service, address, PREVIEW) if event["EventStatus"] != "Started"]
         if ids := [event["EventId"] for event in scheduled][:most]:
@@ -295,7 +295,7 @@ def approvals(service: ServiceProcess, scopes: Iterable[str], most: int | None =
 
 
 def advice(service: ServiceProcess) -> Iterator[Act]:
-    """One is withdrawn, and who was given the other is evicted."""
+    """One recommendation is cancelled, and the VM of the other is evicted."""
     for event in events(service, SPEAKERS[f"advice-{EARLY}"], PREVIEW):
         yield partial(act_on_event, service, event["EventId"].lower(), "cancel")
     yield partial(request, service, "eviction", f"advice-{DUE}_0")
@@ -316,7 +316,7 @@ def script(service: ServiceProcess) -> Iterator[list[Act]]:
 
 
 def walk(stage: Stage, rng: random.Random | None = None) -> list[dict[str, Any]]:
-    """What is seen after each step. With lots to draw, there are kills between, in the middle of, and after them."""
+    """What is seen after each step. With `rng`, kills fall between the steps, into them, and after them."""
     views = []
     for acts in script(stage.service):
         deadly = {len(acts) - 1, rng.randrange(len(acts))} if rng and len(acts) > 1 else set()
@@ -337,7 +337,7 @@ def test_the_events_are_the_same_with_and_without_kills(make_stage: MakeStage) -
     calm = walk(make_stage("calm"))
     killed = walk(make_stage("killed"), random.Random(4))  # noqa: S311
     for without, with_kills in zip(calm, killed, strict=True):
-        assert without_lots(with_kills) == without_lots(without)
+        assert without_random_names(with_kills) == without_random_names(without)
     check_end(killed[-1], simulated=True)
 
 

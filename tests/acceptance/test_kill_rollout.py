@@ -58,8 +58,14 @@ class Rollout:
         for address in SPEAKERS.values():
             events(self.service, address)
         self.service.advance("1s")
-        asked = {"hosts": ["rack-*"], "max_unavailable": BUDGET, "notice": "1h", "pause": "5m", "health_timeout": "15m"}
-        self.id = self.service.control("POST", "/v1/rollouts", asked).json()["id"]
+        settings = {
+            "hosts": ["rack-*"],
+            "max_unavailable": BUDGET,
+            "notice": "1h",
+            "pause": "5m",
+            "health_timeout": "15m",
+        }
+        self.id = self.service.control("POST", "/v1/rollouts", settings).json()["id"]
 
     def health(self, word: str) -> None:
         (self.folder / "health").write_text(word)
@@ -154,8 +160,10 @@ def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rol
     assert (sorted(updated), len(view["operations"])) == (HOSTS, len(HOSTS))
     assert {(operation["status"], operation["health"]) for operation in updated.values()} == {("done", "good")}
     assert rollout.program.ran() == {(operation["id"], False): 1 for operation in updated.values()}
-    told = Counter((row["kind"], row["reason"]) for row in view["history"] if row["operation"] == rollout.id)
-    assert all(count == 1 for (what, _), count in told.items() if what not in ("rollout-paused", "rollout-resumed"))
+    row_counts = Counter((row["kind"], row["reason"]) for row in view["history"] if row["operation"] == rollout.id)
+    assert all(
+        count == 1 for (what, _), count in row_counts.items() if what not in ("rollout-paused", "rollout-resumed")
+    )
 
 
 @pytest.mark.parametrize("way", ["somebody says so", "its program fails", "its VMs do not come back"])

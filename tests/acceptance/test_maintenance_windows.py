@@ -82,8 +82,8 @@ def at(service: Service, hour: int, minute: int = 0) -> datetime:
     return moment
 
 
-def update(service: Service, group: str, **asked: Any) -> dict[str, Any]:
-    return request_one(service, "host-update", host=f"{group}-0-host", **asked)
+def update(service: Service, group: str, **options: Any) -> dict[str, Any]:
+    return request_one(service, "host-update", host=f"{group}-0-host", **options)
 
 
 def not_before(service: Service, group: str) -> str:
@@ -124,7 +124,7 @@ def test_in_an_open_window_the_notice_decides_unless_the_window_closes_first(
 
 
 @pytest.mark.parametrize(
-    ("cause", "hours", "asked"),
+    ("cause", "hours", "options"),
     [
         ("live-migration", 14, {"vms": ["causes-0"]}),
         ("degraded-hardware", 14, {"host": "causes-0-host", "notice": "1h"}),
@@ -137,13 +137,13 @@ def test_in_an_open_window_the_notice_decides_unless_the_window_closes_first(
     ids=["migration", "degraded soon", "degraded", "repair", "user", "insisted", "insisted twice"],
 )
 def test_urgent_causes_and_overrides_ignore_windows(
-    service: Service, cause: str, hours: float, asked: dict[str, Any]
+    service: Service, cause: str, hours: float, options: dict[str, Any]
 ) -> None:
     noon = at(service, 12)
-    operation = request_one(service, cause, **asked)
+    operation = request_one(service, cause, **options)
     assert not_before(service, "causes") == rfc1123(noon + hours * HOUR)
     insisted = "override: a start outside the maintenance windows"
-    assert (insisted in str(history(service, operation))) == ("overrides" in asked)
+    assert (insisted in str(history(service, operation))) == ("overrides" in options)
     act_on_event(service, operation["events"][0]["id"], "cancel")
 
 
@@ -215,7 +215,7 @@ def test_a_postponed_event_keeps_its_id_and_starts_later_in_a_window(service: Se
     operation = update(service, "later")
     (event_id,) = event_ids(operation).values()
     # The request and the result: at 07:00 the window is closed, so NotBefore is in the next one.
-    for count, (asked, moment) in enumerate(
+    for count, (options, moment) in enumerate(
         (
             ({"by": "90m"}, opens + 1.5 * HOUR),
             ({"until": (opens + 3 * HOUR).isoformat()}, opens + 3 * HOUR),
@@ -224,7 +224,7 @@ def test_a_postponed_event_keeps_its_id_and_starts_later_in_a_window(service: Se
         ),
         start=2,
     ):
-        assert datetime.fromisoformat(act_on_event(service, event_id, "postpone", **asked)["not_before"]) == moment
+        assert datetime.fromisoformat(act_on_event(service, event_id, "postpone", **options)["not_before"]) == moment
         (event,) = events(service, address("later"))
         assert (event["EventId"].lower(), event["EventStatus"]) == (event_id, "Scheduled")
         assert event["NotBefore"] == rfc1123(moment)

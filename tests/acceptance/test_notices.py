@@ -123,9 +123,9 @@ def test_an_override_may_leave_no_notice_at_all(service: Service) -> None:
 def test_a_group_that_never_polled_gets_no_notice_and_the_operation_starts_at_once(
     service: Service, cause: str
 ) -> None:
-    asked = {"host": get(service, "vms/silent")["host"]} if cause in OF_HOST else {"vms": ["silent"]}
-    expected = request_one(service, cause, **asked, dry_run=True)
-    operation = request_one(service, cause, **asked)
+    request_target = {"host": get(service, "vms/silent")["host"]} if cause in OF_HOST else {"vms": ["silent"]}
+    expected = request_one(service, cause, **request_target, dry_run=True)
+    operation = request_one(service, cause, **request_target)
     words = "silent has never polled"
     assert expected["not_notified"] == operation["not_notified"] == {"silent": words}
     assert (operation["events"], operation["status"]) == ([], "started")

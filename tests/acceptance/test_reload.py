@@ -33,7 +33,7 @@ def vm_names(service: ServiceProcess) -> list[str]:
     return [vm["name"] for vm in service.list_all("/v1/vms")]
 
 
-def test_systemd_hears_of_start_reload_watchdog_and_stop(
+def test_systemd_is_notified_of_start_reload_watchdog_and_stop(
     make_service: Callable[..., ServiceProcess], tmp_path: Path
 ) -> None:
     with SystemdSocket(tmp_path, watchdog_seconds=0.3) as systemd:

@@ -175,7 +175,7 @@ def test_with_a_full_disk_changes_get_503_and_reads_work(make_service: Callable[
     assert service.control("POST", "/v1/operations", {"cause": "redeploy", "vms": ["one"]}).status == 503
     assert service.request(source="127.0.0.2").status == 503, "enabling must be on disk before its first answer"
     document = service.document()
-    assert [told["EventStatus"] for told in document["Events"]] == ["Scheduled"]
+    assert [event["EventStatus"] for event in document["Events"]] == ["Scheduled"]
     resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
     assert service.approve(event).status == 200
     assert service.request(source="127.0.0.2").status == 200

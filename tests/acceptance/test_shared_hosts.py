@@ -82,9 +82,9 @@ def test_each_group_sees_only_its_own_vms_and_the_start_waits_for_the_last_appro
     assert {event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(service, address)} == {due}
     ids = event_ids(operation)
     assert len(set(ids.values())) == 3, "each scope has an event of its own"
-    told = document(service, WEB)
+    document_before = document(service, WEB)
     assert service.approve(ids["web"], source="127.0.0.11").status == 200
-    assert document(service, WEB) == told, "an approval alone changes nothing"
+    assert document(service, WEB) == document_before, "an approval alone changes nothing"
     assert service.approve(ids["solo"], source=WEB).status == 400, "another scope's event is not theirs"
     assert service.approve(ids["mail"], source=MAIL).status == 200
     assert all_statuses(service) == SCHEDULED, "solo has not approved, and is not due"

@@ -82,10 +82,10 @@ def test_an_evicted_vm_is_deallocated_at_the_start_stays_in_the_fleet_and_can_po
     service.advance("60s")
     assert document(service, "127.0.0.50") == {"DocumentIncarnation": 3, "Events": []}
     assert get(service, "vms/batch_0")["host"] == "shared"
-    told = request_one(service, "host-update", host="shared")
-    assert told["vms"] == ["batch_1"], "nothing can be done to a VM that does not run"
+    update = request_one(service, "host-update", host="shared")
+    assert update["vms"] == ["batch_1"], "nothing can be done to a VM that does not run"
     assert statuses(service, "127.0.0.50") == {"batch_1": "Scheduled"}
-    act_on_event(service, told["events"][0]["id"], "cancel")
+    act_on_event(service, update["events"][0]["id"], "cancel")
 
 
 def test_a_deallocated_vm_is_started_without_notice(service: Service) -> None:
@@ -166,14 +166,14 @@ def test_the_eviction_policy_of_the_vm_or_of_its_set_decides_whether_it_is_delet
     operations = request(forewarn, "eviction", "batch_0", "batch_2", "alone")
     number = incarnation(forewarn, "127.0.0.51")
     due = forewarn.now + timedelta(seconds=30)
-    told = [
+    expected_events = [
         scheduled_event(event_id, "Preempt", operation["vms"], due, "", "Platform")
         for operation in operations[:2]
         for event_id in event_ids(operation).values()
     ]
-    check_document(forewarn, "127.0.0.51", number, told)
+    check_document(forewarn, "127.0.0.51", number, expected_events)
     forewarn.advance("30s")
-    check_document(forewarn, "127.0.0.50", number + 2, [started(event) for event in told])
+    check_document(forewarn, "127.0.0.50", number + 2, [started(event) for event in expected_events])
     assert get(forewarn, "vms/batch_2")["state"] == "deallocated"
     again = forewarn.control("POST", "/v1/operations", {"cause": "eviction", "vms": ["batch_0"]})
     assert again.status == 409, "it is deleted when its event ends"
@@ -192,14 +192,14 @@ def test_a_rebalance_recommendation_is_shown_only_by_the_preview_and_never_start
     outside = document(service, OUTSIDE, PREVIEW)
     operation = request_one(service, "rebalance", "spot-3")
     (event_id,) = event_ids(operation).values()
-    told = advisory(event_id, "spot-3")
-    check_document(service, address, 1, [told])
+    expected = advisory(event_id, "spot-3")
+    check_document(service, address, 1, [expected])
     rows = len(get(service, f"history?event={event_id}")["history"])
     for _ in range(2):
         answer = service.approve(event_id, source=address)
         assert (answer.status, answer.body) == (200, b""), "a client approves whatever it sees"
     service.advance("30d")
-    check_document(service, address, 1, [told])
+    check_document(service, address, 1, [expected])
     shown = get(service, f"events/{event_id}")
     assert (shown["status"], shown["approved_at"], shown["approved_by"]) == ("advisory", None, None)
     assert len(get(service, f"history?event={event_id}")["history"]) == rows, "the approvals changed nothing"

@@ -220,11 +220,11 @@ def test_ids_are_unique_across_groups_and_operations(forewarn: Service) -> None:
 
 
 def test_a_host_update_freezes_a_vm_where_it_is_and_a_migration_moves_it(forewarn: Service) -> None:
-    for cause, asked, stays in (
+    for cause, options, stays in (
         ("host-update", {"host": "two"}, True),
         ("live-migration", {"vms": ["spread-1"]}, False),
     ):
-        operation = request_one(forewarn, cause, **asked)
+        operation = request_one(forewarn, cause, **options)
         assert operation["type"] == "Freeze"
         act_on_event(forewarn, operation["events"][0]["id"], "approve")
         forewarn.advance(minutes=10)

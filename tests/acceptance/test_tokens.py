@@ -37,8 +37,8 @@ address = "127.0.0.1"
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def create(service: ServiceClient, token: str | None = None, **asked: Any) -> Any:
-    return service.control("POST", "/v1/tokens", asked, token)
+def create(service: ServiceClient, token: str | None = None, **fields: Any) -> Any:
+    return service.control("POST", "/v1/tokens", fields, token)
 
 
 def opens(service: ServiceClient, token: str) -> bool:
@@ -171,8 +171,8 @@ def test_the_owner_of_a_token_learns_whether_it_expired_or_was_revoked(make_serv
 
 def test_history_records_the_creator_of_a_token_and_its_actions(forewarn: Service) -> None:
     secret = create(forewarn, name="ci", role="operator").json()["token"]
-    asked = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
-    assert asked["operations"][0]["requested_by"] == "ci"
+    fields = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
+    assert fields["operations"][0]["requested_by"] == "ci"
     forewarn.control("DELETE", "/v1/tokens/ci")
     rows = [row for row in forewarn.list_all("/v1/history") if row["kind"].startswith("token-")]
     assert [(row["kind"], row["by"], row["reason"]) for row in rows] == [
@@ -206,8 +206,8 @@ BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_invalid_input_is_explained_and_changes_nothing(forewarn: Service, case: str) -> None:
-    asked, status, pointer, words = BAD[case]
-    answer = create(forewarn, **asked)
+    fields, status, pointer, words = BAD[case]
+    answer = create(forewarn, **fields)
     assert (answer.status, answer.json().get("pointer")) == (status, pointer)
     assert words in answer.json()["detail"]
     assert names(forewarn) == ["admin"]

@@ -167,7 +167,7 @@ class Machines:
     def until_may(self, name: str) -> None:
         self.until(lambda decisions: decisions[name].allowed)
 
-    def until_why(self, name: str, *words: str) -> None:
+    def until_reason(self, name: str, *words: str) -> None:
         self.until(lambda decisions: all(word in decisions[name].reason for word in words))
 
     def until_logged(self, caplog: pytest.LogCaptureFixture, text: str) -> None:

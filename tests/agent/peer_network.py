@@ -30,7 +30,7 @@ class _Exchange(NamedTuple):
     sent: float
     due: float
     message: StatusMessage | None
-    asker: Readiness
+    requester: Readiness
     """An agent that has died and come back does not get the answers of its earlier life."""
 
 
@@ -45,7 +45,7 @@ class Machine:
         self.handler_runs_until: float | None = None
         self.needs_handler = False
         self.said_ready: dict[str, float] = {}
-        """By asker: when the question was sent that was last answered with ready."""
+        """By requester: when the question was sent that was last answered with ready."""
         self.heard: dict[str, tuple[float, bool]] = {}
         """By peer: when the question of its last answer was sent, and whether the answer was ready."""
 
@@ -63,7 +63,7 @@ class Network:
         self.cut: set[tuple[str, str]] = set()
         self.delays: tuple[float, ...] = SLOW
         self.exchanges: dict[tuple[str, str], _Exchange] = {}
-        self.next_ask = dict.fromkeys(((a, b) for a in self.names for b in self.names if a != b), 0.0)
+        self.next_request = dict.fromkeys(((a, b) for a in self.names for b in self.names if a != b), 0.0)
         self.approvals: list[Approval] = []
         for name in self.names:
             self.start(name)
@@ -112,10 +112,10 @@ class Network:
 
     def tick(self) -> None:
         self.now += TICK
-        pairs = list(self.next_ask)
+        pairs = list(self.next_request)
         self.random.shuffle(pairs)
-        for asker, asked in pairs:
-            self._move(asker, asked)
+        for requester, responder in pairs:
+            self._move(requester, responder)
         machines = list(self.machines.values())
         self.random.shuffle(machines)
         for machine in machines:
@@ -135,47 +135,47 @@ class Network:
             self._check_handler(machine)
             machine.handler_runs_until = self.now + self.random.choice((0.125, 0.5, 2.0))
 
-    def _move(self, asker: str, asked: str) -> None:
-        agent = self.machines[asker].agent
-        exchange = self.exchanges.get((asker, asked))
-        if exchange and (exchange.asker is not agent or self.now - exchange.sent >= self.timing.request_timeout):
-            exchange = self.exchanges.pop((asker, asked)) and None
-        is_time = self.now >= self.next_ask[asker, asked]
+    def _move(self, requester: str, responder: str) -> None:
+        agent = self.machines[requester].agent
+        exchange = self.exchanges.get((requester, responder))
+        if exchange and (exchange.requester is not agent or self.now - exchange.sent >= self.timing.request_timeout):
+            exchange = self.exchanges.pop((requester, responder)) and None
+        is_time = self.now >= self.next_request[requester, responder]
         if exchange is None and agent is not None and is_time and agent.members_to_poll():
             exchange = _Exchange(self.now, self.now + self.random.choice(self.delays), None, agent)
-            self.exchanges[asker, asked] = exchange
+            self.exchanges[requester, responder] = exchange
         if exchange and exchange.message is None and self.now >= exchange.due:
-            exchange = self._reach(asker, asked, exchange)
+            exchange = self._reach(requester, responder, exchange)
         if exchange and exchange.message is not None and self.now >= exchange.due:
-            self._return(asker, asked, exchange)
+            self._return(requester, responder, exchange)
 
-    def _reach(self, asker: str, asked: str, exchange: _Exchange) -> _Exchange | None:
-        machine = self.machines[asked]
-        if (asker, asked) in self.cut or machine.agent is None:
-            self.next_ask[asker, asked] = self.now + self.timing.poll_interval
-            self.exchanges.pop((asker, asked))
+    def _reach(self, requester: str, responder: str, exchange: _Exchange) -> _Exchange | None:
+        machine = self.machines[responder]
+        if (requester, responder) in self.cut or machine.agent is None:
+            self.next_request[requester, responder] = self.now + self.timing.poll_interval
+            self.exchanges.pop((requester, responder))
             return None
-        message = machine.agent.status_message(asked, self.now + machine.offset)
+        message = machine.agent.status_message(responder, self.now + machine.offset)
         assert message is not None
         if machine.state == READY:
-            machine.said_ready[asker] = exchange.sent
+            machine.said_ready[requester] = exchange.sent
         due = self.now + self.random.choice(self.delays)
         exchange = exchange._replace(message=read_status(write_status(message)), due=due)
-        self.exchanges[asker, asked] = exchange
+        self.exchanges[requester, responder] = exchange
         return exchange
 
-    def _return(self, asker: str, asked: str, exchange: _Exchange) -> None:
-        machine = self.machines[asker]
-        self.exchanges.pop((asker, asked))
-        self.next_ask[asker, asked] = self.now + self.timing.poll_interval
+    def _return(self, requester: str, responder: str, exchange: _Exchange) -> None:
+        machine = self.machines[requester]
+        self.exchanges.pop((requester, responder))
+        self.next_request[requester, responder] = self.now + self.timing.poll_interval
         # An answer goes back on the way on which the question came: that way may be cut by now.
-        if (asker, asked) in self.cut or machine.agent is None or exchange.message is None:
+        if (requester, responder) in self.cut or machine.agent is None or exchange.message is None:
             return
         machine.agent.record_response(
-            asked, exchange.message, exchange.sent + machine.offset, self.now + machine.offset
+            responder, exchange.message, exchange.sent + machine.offset, self.now + machine.offset
         )
-        told = exchange.message.event(EVENT)
-        machine.heard[asked] = exchange.sent, told is not None and told.state == READY
+        event_state = exchange.message.event(EVENT)
+        machine.heard[responder] = exchange.sent, event_state is not None and event_state.state == READY
 
     # What must never happen.
 

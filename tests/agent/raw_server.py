@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EMPTY_DOCUMENT = b'{"DocumentIncarnation":0,"Events":[]}'
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request as it came."""
 
     method: str
@@ -114,7 +114,7 @@ class RawServer:
     def __init__(self, *deeds: bytes | Callable[[socket.socket], object], port: int = 0) -> None:
         self._deeds = list(deeds)
         self._guard = threading.Lock()
-        self.asked: list[Asked] = []
+        self.received: list[ReceivedRequest] = []
         self.came = threading.Semaphore(0)
         """Released for each request that has come."""
         self._connections: list[socket.socket] = []
@@ -146,7 +146,7 @@ class RawServer:
     @property
     def most_in_a_second(self) -> int:
         """How many requests have come in the busiest second."""
-        return most_in_a_second([asked.at for asked in self.asked])
+        return most_in_a_second([received.at for received in self.received])
 
     @property
     def connections(self) -> int:
@@ -175,7 +175,7 @@ class RawServer:
                     headers[name.lower()] = value
                 body = reader.read(int(headers.get("content-length", 0)))
                 with self._guard:
-                    self.asked.append(Asked(method, target, headers, body, number, real_seconds()))
+                    self.received.append(ReceivedRequest(method, target, headers, body, number, real_seconds()))
                     deed = self._deeds.pop(0) if len(self._deeds) > 1 else self._deeds[0]
                 self.came.release()
                 if isinstance(deed, bytes):

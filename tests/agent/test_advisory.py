@@ -209,7 +209,7 @@ def test_it_is_undone_once_when_the_eviction_that_followed_is_over() -> None:
     works = held.works
     works["p1"] = works["p1"].with_step(0, state=PREPARED).with_step(1, state=PREPARED)
     again = taken(list(works.values()), eviction("Started"))
-    assert [news.kind for news in again.news] == ["started"]  # that it is followed is told once
+    assert [news.kind for news in again.news] == ["started"]  # the agent reports once that it is followed
     ended = taken(list(again.works.values())).works
     assert {name: work.ending for name, work in ended.items()} == {"a1": CANCELLED, "p1": OVER}
     undone = []

@@ -126,9 +126,9 @@ def test_the_entity_tag_is_not_sent_with_another_version() -> None:
         20,
         '"1"',
     )
-    asked = poll.state.make_request(20, HERE, NOW + DAY)
-    assert (asked.version, asked.tag, asked.wait_seconds) == (NEWEST, "", 0)
-    poll.state.read_response(asked, REJECTIONS[0])
+    request = poll.state.make_request(20, HERE, NOW + DAY)
+    assert (request.version, request.tag, request.wait_seconds) == (NEWEST, "", 0)
+    poll.state.read_response(request, REJECTIONS[0])
     assert poll.state.make_request(20, HERE, NOW + DAY).tag == '"1"'
 
 
@@ -178,16 +178,18 @@ class Endpoint:
     @property
     def versions(self) -> list[str]:
         """The versions of the requests for documents."""
-        return [asked.target.partition("=")[2] for asked in self.server.asked if "scheduledevents" in asked.target]
+        return [
+            request.target.partition("=")[2] for request in self.server.received if "scheduledevents" in request.target
+        ]
 
     @property
     def approvals(self) -> list[bytes]:
-        return [asked.body for asked in self.server.asked if asked.method == "POST"]
+        return [request.body for request in self.server.received if request.method == "POST"]
 
     def _respond(self, connection: socket.socket) -> None:
-        asked = self.server.asked[-1]
-        version = asked.target.partition("=")[2]
-        if "scheduledevents" not in asked.target or (version == NEWEST and not self.has_newest):
+        request = self.server.received[-1]
+        version = request.target.partition("=")[2]
+        if "scheduledevents" not in request.target or (version == NEWEST and not self.has_newest):
             connection.sendall(answer(404, b'{ "error": "Not found. Invalid version requested" }'))
             return
         events = [each for each in self.events if version == NEWEST or each["EventStatus"] != "Advisory"]

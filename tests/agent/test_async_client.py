@@ -41,10 +41,10 @@ async def is_cancelled(task: asyncio.Future[Any]) -> bool:
 async def test_a_life_from_the_notice_to_the_end(forewarn_async: AsyncService) -> None:
     vm = forewarn_async.vm("web-0")
     made = vm.restart()
-    told = []
+    results = []
     async with AsyncClient(vm.endpoint) as client:
         async for change in client.changes():
-            told.append((change.kind, await change.approve()))
+            results.append((change.kind, await change.approve()))
             if change.kind == "started":
                 await forewarn_async.advance(minutes=10)
             if change.over:
@@ -53,7 +53,7 @@ async def test_a_life_from_the_notice_to_the_end(forewarn_async: AsyncService) -
         assert (await client.me()).name == "web-0"
         assert (await client.document()).events == ()
         assert client.offers_long_poll
-    assert told == [("scheduled", True), ("started", False), ("gone", False)]
+    assert results == [("scheduled", True), ("started", False), ("gone", False)]
     assert made.was_approved_by(vm)
 
 
@@ -125,7 +125,7 @@ async def test_a_waiting_request_can_be_cancelled_without_effect_on_others() -> 
             assert await is_cancelled(second)
             go_on.set()
             assert [(await first).incarnation, (await third).incarnation] == [1, 2]
-        assert len(server.asked) == 2
+        assert len(server.received) == 2
 
 
 async def test_a_request_after_a_cancelled_one_gets_its_response() -> None:

@@ -154,16 +154,16 @@ def test_two_may_follow_the_changes_of_one_client(vm: VM) -> None:
         assert [next(changes).kind for changes in followers] == ["scheduled", "scheduled"]
         waiting = [threads.submit(next, changes) for changes in followers]
         client.approve(client.document().events[0])
-        assert [told.result(LONG).kind for told in waiting] == ["started", "started"]
+        assert [change.result(LONG).kind for change in waiting] == ["started", "started"]
 
 
 def test_one_request_reads_the_document_and_one_approves_several_events(forewarn: Service) -> None:
     web = forewarn.group("web", vms=2)
     made = [web[0].restart(), web[1].restart()]
     with Client(web[0].endpoint) as client:
-        told = client.document()
-        assert isinstance(told, Document)
-        client.approve(told.events[0], told.events[1].id.lower())
+        shown = client.document()
+        assert isinstance(shown, Document)
+        client.approve(shown.events[0], shown.events[1].id.lower())
     assert [one.status for one in made] == ["Started", "Started"]
 
 
@@ -197,10 +197,10 @@ def test_a_long_poll_waits_for_a_change_and_an_approval_does_not_wait_for_it(for
     made = vm.restart()
     with Client(vm.endpoint) as client, ThreadPoolExecutor(1) as thread:
         client.poll(60)
-        asked = forewarn.poll_count(vm)
+        polls = forewarn.poll_count(vm)
         held = thread.submit(client.poll, 60)
         forewarn.advance(seen_by=vm)
-        assert forewarn.poll_count(vm) == asked + 1
+        assert forewarn.poll_count(vm) == polls + 1
         client.approve(made.id)
         polled = held.result(LONG)
         assert (polled.changed, polled.pause_seconds, client.offers_long_poll) == (True, 0, True)
@@ -210,10 +210,10 @@ def test_closing_from_another_thread_ends_open_requests(forewarn: Service, vm: V
     client = Client(vm.endpoint)
     client.poll(60)
     with ThreadPoolExecutor(1) as thread:
-        told = thread.submit(list, client.changes())
+        changes = thread.submit(list, client.changes())
         forewarn.advance(seen_by=vm)
         client.close()
-        assert told.result(LONG) == []
+        assert changes.result(LONG) == []
     polled = client.poll()
     assert polled.error is not None
     assert polled.error.kind == "closed"
@@ -225,10 +225,10 @@ def test_closing_from_another_thread_ends_open_requests(forewarn: Service, vm: V
 def test_closing_ends_a_pause() -> None:
     with RawServer(answer(500)) as server, ThreadPoolExecutor(1) as thread:
         client = Client(server.url, poll_seconds=3600)
-        told = thread.submit(list, client.changes())
+        changes = thread.submit(list, client.changes())
         assert server.came.acquire(timeout=LONG)
         client.close()
-        assert told.result(LONG) == []
+        assert changes.result(LONG) == []
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.1, 7200, float("nan"), float("inf")])
@@ -305,14 +305,14 @@ def test_changes_live_through_every_fault_of_a_get(
     """The fault applies before each step, and every step is reported once."""
     allow_seconds(monkeypatch, 1.0, 1.0, 1.0, 1.0)
     changes = client.changes()
-    told: list[Change] = []
-    for act in (vm.restart, lambda: told[0].approve(), lambda: forewarn.advance(minutes=10), vm.redeploy):
+    received: list[Change] = []
+    for act in (vm.restart, lambda: received[0].approve(), lambda: forewarn.advance(minutes=10), vm.redeploy):
         act()
         if kind != "disabled":
             strike(vm, kind, 2)
-        told.append(next(changes))
+        received.append(next(changes))
         forewarn.clear_faults()
-    assert [change.kind for change in told] == ["scheduled", "started", "gone", "scheduled"]
+    assert [change.kind for change in received] == ["scheduled", "started", "gone", "scheduled"]
 
 
 def test_restarted_incarnations_are_accepted_after_a_while(
@@ -328,8 +328,8 @@ def test_restarted_incarnations_are_accepted_after_a_while(
     forewarn.advance(minutes=10)
     vm.poll()  # enables it
     second = vm.redeploy()
-    told = [next(changes), next(changes)]
-    assert {(change.kind, change.event.id) for change in told} == {
+    received = [next(changes), next(changes)]
+    assert {(change.kind, change.event.id) for change in received} == {
         ("gone", first.id.upper()),
         ("scheduled", second.id.upper()),
     }
@@ -399,7 +399,7 @@ def test_a_rejected_approval_that_cannot_be_checked_times_out_after_a_minute(
 def test_a_rejection_of_an_existing_event_is_raised_at_once(at: Callable[[RawServer], Client]) -> None:
     with RawServer(document(1, event(1)), answer(400), document(1, event(1))) as server:
         assert kind_of(next(at(server).changes()).approve) == "rejected"
-        assert [asked.method for asked in server.asked] == ["GET", "POST", "GET"]
+        assert [request.method for request in server.received] == ["GET", "POST", "GET"]
 
 
 def test_the_first_call_has_a_long_timeout_and_later_timeouts_grow(
@@ -441,7 +441,7 @@ def test_an_endpoint_without_long_polls_is_polled_once_a_second(
             assert polled.error is None
             assert 0.5 < polled.pause_seconds <= 1
             shifted.pause(polled.pause_seconds)
-            assert ("prefer" in server.asked[-1].headers) == (number == 1)
+            assert ("prefer" in server.received[-1].headers) == (number == 1)
     assert client.offers_long_poll is False
 
 
@@ -468,7 +468,7 @@ def test_repeated_304_responses_are_an_error_until_a_document_arrives(
 ) -> None:
     with RawServer(answer(304), answer(304), document(1, event(1))) as server:
         assert next(at(server).changes()).kind == "scheduled"
-        assert ["if-none-match" in asked.headers for asked in server.asked] == [False] * 3
+        assert ["if-none-match" in request.headers for request in server.received] == [False] * 3
 
 
 @pytest.mark.parametrize("known", ["2019-08-01", "2017-08-01", "2017-03-01"])
@@ -477,10 +477,10 @@ def test_an_old_endpoint_is_understood_and_approved_at_in_its_own_version(
     at: Callable[[RawServer], Client], shifted: Shifted, known: str, mine: bool
 ) -> None:
     def old(connection: socket.socket) -> None:
-        asked = server.asked[-1]
-        if not asked.target.endswith(known):
+        request = server.received[-1]
+        if not request.target.endswith(known):
             connection.sendall(answer(404, b'{ "error": "Not found. Invalid version requested" }'))
-        elif asked.method == "POST":
+        elif request.method == "POST":
             connection.sendall(answer(200))
         else:
             name = "_web-0" if known == "2017-03-01" else "web-0"
@@ -489,12 +489,12 @@ def test_an_old_endpoint_is_understood_and_approved_at_in_its_own_version(
     with RawServer(old) as server:
         client = at(server)
         assert next(client.changes(mine)).approve()
-        assert server.asked[-1].method == "POST"
-        assert server.asked[-1].target.endswith(known)
+        assert server.received[-1].method == "POST"
+        assert server.received[-1].target.endswith(known)
         assert server.most_in_a_second <= 5
         with Client(server.url, pause=shifted.pause) as other:
             other.approve("one")
-            assert server.asked[-1].target.endswith(known)
+            assert server.received[-1].target.endswith(known)
             assert other.document().incarnation == 1
 
 
@@ -534,13 +534,13 @@ def test_the_knowledge_about_one_endpoint_does_not_apply_to_the_next(shifted: Sh
         client._locator._is_given = False
         for _ in range(3):
             client.poll(20)
-        assert (first.asked[-1].headers["if-none-match"], client.offers_long_poll) == ('"5"', False)
+        assert (first.received[-1].headers["if-none-match"], client.offers_long_poll) == ('"5"', False)
     with RawServer(document(3, tag='"5"')) as second:
         client._locator._find = lambda *_, **__: second.endpoint
         while client.poll(20).error is not None:
             shifted.pause(5)
-        assert "if-none-match" not in second.asked[0].headers
-        assert second.asked[0].target.endswith("2020-07-01")
+        assert "if-none-match" not in second.received[0].headers
+        assert second.received[0].target.endswith("2020-07-01")
         assert client.offers_long_poll is None
         client.close()
 
@@ -566,8 +566,8 @@ def test_discovery_continues_until_an_endpoint_is_found(shifted: Shifted) -> Non
 
 def test_the_vm_name_is_requested_again_after_a_failure(shifted: Shifted) -> None:
     def reply(connection: socket.socket) -> None:
-        target = server.asked[-1].target
-        names = sum(asked.target.startswith("/metadata/instance") for asked in server.asked)
+        target = server.received[-1].target
+        names = sum(request.target.startswith("/metadata/instance") for request in server.received)
         if target.startswith("/metadata/instance"):
             connection.sendall(answer(500) if names < 3 else answer(200, b"web-0"))
         else:
@@ -583,7 +583,7 @@ def test_an_endpoint_without_names_leaves_the_host_name(shifted: Shifted, status
     mine = socket.gethostname()
 
     def reply(connection: socket.socket) -> None:
-        is_name = server.asked[-1].target.startswith("/metadata/instance")
+        is_name = server.received[-1].target.startswith("/metadata/instance")
         connection.sendall(answer(status) if is_name else document(1, event(1, vm=mine)))
 
     with RawServer(reply) as server, Client(server.url, pause=shifted.pause) as client:
@@ -650,7 +650,7 @@ def test_many_iterations_of_one_client_stay_below_the_rate_limit() -> None:
         for _ in range(12):
             assert server.came.acquire(timeout=LONG)
         client.close()
-        assert [told.result(LONG) for told in following] == [[]] * 10
+        assert [result.result(LONG) for result in following] == [[]] * 10
         assert server.most_in_a_second <= 5
 
 
@@ -659,7 +659,7 @@ def test_all_requests_of_many_threads_stay_below_the_rate_limit() -> None:
         work: list[Callable[[], object]] = [client.poll, client.document, lambda: client.approve("one")] * 4
         for done in [threads.submit(one) for one in work]:
             done.result(LONG)
-        assert len(server.asked) == 12
+        assert len(server.received) == 12
         assert server.most_in_a_second <= 5
 
 
@@ -667,8 +667,8 @@ def test_a_request_repeated_on_a_new_connection_counts_for_the_rate_limit(shifte
     """The server ends each connection with the second request, so that every other one is sent twice."""
 
     def end_or_answer(connection: socket.socket) -> None:
-        number = server.asked[-1].connection
-        if sum(asked.connection == number for asked in server.asked) > 1:
+        number = server.received[-1].connection
+        if sum(request.connection == number for request in server.received) > 1:
             close(connection)
         else:
             connection.sendall(document(1, tag=""))
@@ -681,7 +681,7 @@ def test_a_request_repeated_on_a_new_connection_counts_for_the_rate_limit(shifte
             polled = client.poll()
             assert polled.error is None
             shifted.pause(polled.pause_seconds)
-        assert len(server.asked) > 20
+        assert len(server.received) > 20
         assert server.most_in_a_second <= 5
 
 
@@ -701,8 +701,8 @@ def test_several_threads_may_use_one_client(vm: VM, client: Client) -> None:
 
     def work(number: int) -> int:
         begin.wait(LONG)
-        asked = client.document() if number % 2 else client.poll().document
-        return asked.incarnation if asked is not None else -1
+        found = client.document() if number % 2 else client.poll().document
+        return found.incarnation if found is not None else -1
 
     with ThreadPoolExecutor(6) as threads:
         assert set(threads.map(work, range(6))) == {1}

@@ -206,10 +206,10 @@ def test_unusual_times_and_durations_can_be_planned(
         + 'timeout = "3660d"\n'
     )
     (folder / "event.json").write_text(json.dumps({**EVENT, **changed}))
-    asked = ["plan", "--config", "agent.toml", "--event", "event.json", "--now", now]
-    assert main(asked) == 0
+    command = ["plan", "--config", "agent.toml", "--event", "event.json", "--now", now]
+    assert main(command) == 0
     assert "rule: second" in capsys.readouterr().out
-    assert main([*asked, "--json"]) == 0
+    assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plans"][0]["rule"] == "second"
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 # Records its input and its environment.
 TELLS = """
 import json, os, sys
-told = {name: value for name, value in os.environ.items() if name.startswith("FOREWARN_")}
-told = {"variables": told, "input": json.load(sys.stdin), "folder": os.getcwd(), "a": os.environ.get("A")}
-json.dump(told, open(%r, "w"))
+received = {name: value for name, value in os.environ.items() if name.startswith("FOREWARN_")}
+received = {"variables": received, "input": json.load(sys.stdin), "folder": os.getcwd(), "a": os.environ.get("A")}
+json.dump(received, open(%r, "w"))
 """
 
 
@@ -36,20 +36,20 @@ def shell(line: str, key: str = "prepare", more: str = "") -> str:
     return command("sh", "-c", line, key=key, more=more)
 
 
-def told_by(tmp_path: Path, job: LoneJob, key: str = "prepare", more: str = "") -> dict[str, Any]:
-    out = tmp_path / "told.json"
+def received_by(tmp_path: Path, job: LoneJob, key: str = "prepare", more: str = "") -> dict[str, Any]:
+    out = tmp_path / "received.json"
     handler = handler_of(python(TELLS % str(out), key, more))
     handler.prepare(job) if key == "prepare" else handler.undo(job)
-    told: dict[str, Any] = json.loads(out.read_text())
-    return told
+    received: dict[str, Any] = json.loads(out.read_text())
+    return received
 
 
 def test_a_program_gets_the_event_in_its_environment_and_on_stdin(tmp_path: Path) -> None:
     job = LoneJob(tmp_path, handler="leave-pool")
-    told = told_by(tmp_path, job)
-    told["variables"].pop("FOREWARN_RUNTIME_DIR", None)  # of the test run
-    assert int(told["variables"].pop("FOREWARN_TIMEOUT_SECONDS")) > 0
-    assert told["variables"] == {
+    received = received_by(tmp_path, job)
+    received["variables"].pop("FOREWARN_RUNTIME_DIR", None)  # of the test run
+    assert int(received["variables"].pop("FOREWARN_TIMEOUT_SECONDS")) > 0
+    assert received["variables"] == {
         "FOREWARN_ACTION": "prepare",
         "FOREWARN_HANDLER": "leave-pool",
         "FOREWARN_VM_NAME": "web-0",
@@ -63,30 +63,30 @@ def test_a_program_gets_the_event_in_its_environment_and_on_stdin(tmp_path: Path
         "FOREWARN_EVENT_NOT_BEFORE": "2021-07-22T04:50:17Z",
     }
     expected = {"action": "prepare", "vm": "web-0", "handler": "leave-pool", "memo": {}, "event": job.event.raw}
-    assert told["input"] == expected
-    assert told["folder"] == str(tmp_path)
+    assert received["input"] == expected
+    assert received["folder"] == str(tmp_path)
 
 
 def test_an_event_of_the_oldest_version_leaves_variables_empty(tmp_path: Path) -> None:
     whole = sample_event(NotBefore="", EventStatus="Started")
     event = whole._replace(description=None, source=None, duration_seconds=None)
-    told = told_by(tmp_path, LoneJob(tmp_path, event=event))["variables"]
+    received = received_by(tmp_path, LoneJob(tmp_path, event=event))["variables"]
     for name in ("SOURCE", "DESCRIPTION", "DURATION_SECONDS", "NOT_BEFORE"):
-        assert told[f"FOREWARN_EVENT_{name}"] == ""
+        assert received[f"FOREWARN_EVENT_{name}"] == ""
 
 
 def test_text_that_a_variable_cannot_hold_is_cut(tmp_path: Path) -> None:
     event = sample_event(Description="a\0b\ud800" + "x" * 500_000)
-    told = told_by(tmp_path, LoneJob(tmp_path, event=event))
-    assert told["variables"]["FOREWARN_EVENT_DESCRIPTION"].startswith("ab?xxx")
-    assert told["input"]["event"]["Description"] == event.description
+    received = received_by(tmp_path, LoneJob(tmp_path, event=event))
+    assert received["variables"]["FOREWARN_EVENT_DESCRIPTION"].startswith("ab?xxx")
+    assert received["input"]["event"]["Description"] == event.description
 
 
 def test_environment_and_directory_are_the_configs(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    told = told_by(tmp_path, LoneJob(tmp_path), more=f'environment = {{A = "b c"}}\ndirectory = "{place}"')
-    assert (told["a"], told["folder"]) == ("b c", str(place))
+    received = received_by(tmp_path, LoneJob(tmp_path), more=f'environment = {{A = "b c"}}\ndirectory = "{place}"')
+    assert (received["a"], received["folder"]) == ("b c", str(place))
 
 
 def test_undo_gets_what_prepare_remembers(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_undo_gets_what_prepare_remembers(tmp_path: Path) -> None:
     said = """echo before; echo 'FOREWARN_MEMO {"checkpoint": "c 17", "deep": [1], "step": 3}'; echo after"""
     handler_of(shell(said)).prepare(job)
     assert job.said == ["before", "after"]
-    told = told_by(tmp_path, then(job), "undo")
-    assert told["input"]["memo"] == {"checkpoint": "c 17", "deep": [1], "step": 3}
-    memo = {name: value for name, value in told["variables"].items() if "MEMO" in name}
+    received = received_by(tmp_path, then(job), "undo")
+    assert received["input"]["memo"] == {"checkpoint": "c 17", "deep": [1], "step": 3}
+    memo = {name: value for name, value in received["variables"].items() if "MEMO" in name}
     assert memo == {"FOREWARN_MEMO_CHECKPOINT": "c 17", "FOREWARN_MEMO_STEP": "3"}
 
 

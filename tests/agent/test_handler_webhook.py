@@ -71,9 +71,7 @@ def test_it_is_signed_as_the_services_own_are(tmp_path: Path, receiver: Receiver
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", b"\xff"])
-def test_a_secret_that_cannot_be_had_is_a_failure(
-    tmp_path: Path, receiver: Receiver, content: str | bytes | None
-) -> None:
+def test_an_unreadable_secret_is_a_failure(tmp_path: Path, receiver: Receiver, content: str | bytes | None) -> None:
     if content is not None:
         (tmp_path / "secret").write_bytes(content if isinstance(content, bytes) else content.encode())
     problem = fail(webhook(receiver.url(), f'secret_file = "{tmp_path}/secret"'), LoneJob(tmp_path))

@@ -89,8 +89,8 @@ def test_a_header_ends_at_its_empty_line(head: bytes) -> None:
 def test_a_connection_gets_one_response_and_is_closed() -> None:
     with serving(lambda _: LocalResponse(405, b"no", (("Allow", "GET"),))) as door, door.connect() as line:
         line.sendall(ASK + ASK)
-        told = b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\nConnection: close\r\nAllow: GET\r\n\r\nno"
-        assert all_from(line) == told
+        expected = b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\nConnection: close\r\nAllow: GET\r\n\r\nno"
+        assert all_from(line) == expected
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "BREW"])
@@ -210,7 +210,7 @@ def test_listeners_of_several_kinds() -> None:
     local = socket.socket(socket.AF_UNIX)
     local.bind("")  # a name of the kernel's choice, in no folder
     local.listen()
-    told = []
+    bodies = []
     for listener in (local, listen_on("::1", 0, CannotListen)):
         server = BoundedServer(listener, echo, name="door")
         server.start()
@@ -219,10 +219,10 @@ def test_listeners_of_several_kinds() -> None:
                 line.settimeout(TIMEOUT_SECONDS)
                 line.connect(listener.getsockname())
                 line.sendall(ASK)
-                told.append(body_from(line))
+                bodies.append(body_from(line))
         finally:
             server.stop()
-    assert told == [b" GET / ", b"::1 GET / "]
+    assert bodies == [b" GET / ", b"::1 GET / "]
 
 
 # Who takes room, time or descriptors.
@@ -240,11 +240,11 @@ def test_the_oldest_idle_connection_is_closed_for_a_new_one() -> None:
 
 
 def test_a_connection_with_a_pending_response_is_not_closed_for_a_new_one() -> None:
-    asked, go_on = threading.Semaphore(0), threading.Event()
+    arrived, go_on = threading.Semaphore(0), threading.Event()
 
     def answer(request: LocalRequest) -> LocalResponse:
         if request.target == "/slow":
-            asked.release()
+            arrived.release()
             assert go_on.wait(TIMEOUT_SECONDS)
         return well(request)
 
@@ -254,11 +254,11 @@ def test_a_connection_with_a_pending_response_is_not_closed_for_a_new_one() -> N
         door.connect() as silent,
     ):
         oldest.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
-        assert asked.acquire(timeout=TIMEOUT_SECONDS)
+        assert arrived.acquire(timeout=TIMEOUT_SECONDS)
         with door.connect() as newcomer:
             assert silent.recv(1) == b""
             newcomer.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
-            assert asked.acquire(timeout=TIMEOUT_SECONDS)
+            assert arrived.acquire(timeout=TIMEOUT_SECONDS)
             with door.connect() as too_many:  # all are being answered: there are never more threads than that
                 assert too_many.recv(1) == b""
             go_on.set()
@@ -350,14 +350,14 @@ def test_a_server_that_was_never_started_releases_its_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "told"),
+    ("host", "port", "message"),
     [
         ("192.0.2.1", 0, "Cannot listen on 192.0.2.1:0: Cannot assign requested address."),
         ("2001:db8::1", 9, "Cannot listen on [2001:db8::1]:9: Cannot assign requested address."),
         ("a\0b", 0, "Cannot listen on a\0b:0: "),
     ],
 )
-def test_an_address_that_cannot_be_had_is_named(host: str, port: int, told: str) -> None:
+def test_the_error_names_an_unavailable_address(host: str, port: int, message: str) -> None:
     with pytest.raises(CannotListen) as caught:
         listen_on(host, port, CannotListen)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)

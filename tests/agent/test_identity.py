@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forewarn.agent.identity import FROM_ENDPOINT, GIVEN, HOST_NAME, MachineIdentity, choose_identity
 
 ANY = (GIVEN, FROM_ENDPOINT, HOST_NAME)
-TOLD = (GIVEN, FROM_ENDPOINT)
+CERTAIN = (GIVEN, FROM_ENDPOINT)
 HOST = (HOST_NAME,)
 
 CASES = [
@@ -50,7 +50,7 @@ CASES = [
     (HOST, "00000A", ["_10"], None),
     (HOST, "web-00-1", ["web_1"], None),
     (HOST, "web00000A", ["web_10", "web00000A"], "web00000A"),
-    (TOLD, "web00000A", ["web_10"], None),
+    (CERTAIN, "web00000A", ["web_10"], None),
     # and the other way round
     (ANY, "web_10", ["web00000A"], "web00000A"),
     (ANY, "web_10", ["WEB00000a"], "WEB00000a"),
@@ -68,7 +68,7 @@ CASES = [
     (HOST, "web.1", ["web"], None),
     (HOST, "web.1.", ["web"], None),
     (HOST, "web.1", ["web.1"], "web.1"),
-    (TOLD, "web-1.example", ["web-1"], None),
+    (CERTAIN, "web-1.example", ["web-1"], None),
 ]
 
 
@@ -107,7 +107,7 @@ def test_the_matched_name_is_in_the_list(name: str, origin: str, resources: list
 
 def test_a_configured_name_is_used_without_a_request() -> None:
     def ask() -> str:
-        raise AssertionError("asked")
+        raise AssertionError("a known name must not be requested")
 
     assert choose_identity(" web-1 ", ask, "host") == MachineIdentity("web-1", GIVEN)
 

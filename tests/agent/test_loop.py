@@ -54,7 +54,7 @@ def test_no_handler_starts_while_a_peer_can_rely_on_this_machines_readiness() ->
         while not participation.may_run_handler():
             assert real_seconds() < begun + 60
 
-    def asked() -> str:
+    def reported_state() -> str:
         return client.request_status("web-1").events[0].state
 
     try:
@@ -63,9 +63,9 @@ def test_no_handler_starts_while_a_peer_can_rely_on_this_machines_readiness() ->
         participation.start(ME)
         participation.report([READY], NOW, busy=False)
         assert participation.may_run_handler()  # there was no request
-        assert asked() == "ready"
+        assert reported_state() == "ready"
         participation.report([READY], NOW, busy=True)
-        assert asked() == "preparing"
+        assert reported_state() == "preparing"
         assert not participation.may_run_handler()
         until_it_may()
     finally:

@@ -212,10 +212,12 @@ def test_a_loop_that_hangs_is_not_ready(tmp_path: Path) -> None:
             metrics = get(address, "/metrics")[1]
             assert "\nforewarn_agent_ready 0.0\n" in metrics
             assert "forewarn_agent_events{" not in metrics
-            asked = subprocess.run([*COMMAND, "status", *state], env=environment, capture_output=True, text=True)
-            assert asked.returncode == 6
-            assert asked.stdout == ""
-            assert BLOCKED in asked.stderr
+            status_command = subprocess.run(
+                [*COMMAND, "status", *state], env=environment, capture_output=True, text=True
+            )
+            assert status_command.returncode == 6
+            assert status_command.stdout == ""
+            assert BLOCKED in status_command.stderr
             reader.start()
             until(lambda: get(address, "/readyz")[0] == 200)
             assert len(json.loads(get(address, "/status")[1])["events"]) == COUNT

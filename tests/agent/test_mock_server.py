@@ -135,11 +135,11 @@ def test_the_handler_gets_the_first_id_in_undo_too(
 
 def test_every_log_line_after_a_change_of_the_id_has_the_new_one(server: MockServer, tmp_path: Path) -> None:
     server.schedule()
-    told = tmp_path / "told"
+    log_file = tmp_path / "log_file"
     agent = AgentProcess(
         tmp_path,
         '[[rule]]\nprepare = ["own", "file"]\n[handler.own]\nkind = "log"\njournal = false\n'
-        f'[handler.file]\nkind = "log"\npath = "{told}"\n',
+        f'[handler.file]\nkind = "log"\npath = "{log_file}"\n',
         server.environment,
     ).start()
     try:
@@ -155,7 +155,7 @@ def test_every_log_line_after_a_change_of_the_id_has_the_new_one(server: MockSer
     assert {line["event_id"] for line in agent.lines[changed:] if "event_id" in line} == {later}
     (undone,) = [line for line in agent.lines[changed:] if line.get("event") == "handler_reported"]
     assert undone["message"] == f"Reboot {later} is over or was cancelled"
-    messages = [json.loads(line)["message"] for line in told.read_text().splitlines()]
+    messages = [json.loads(line)["message"] for line in log_file.read_text().splitlines()]
     assert [first in messages[0], later in messages[1]] == [True, True]
 
 

@@ -21,34 +21,34 @@ def in_trouble(_: str) -> EndpointResponse:
 
 
 def nobody(_: str) -> EndpointResponse:
-    raise AssertionError("it was asked though it is known")
+    raise AssertionError("the name is known, so nobody may request it")
 
 
 def until_settled() -> NameResolver:
-    asked = NameResolver("")
+    resolver = NameResolver("")
     for _ in range(100):
-        if asked.is_known:
-            return asked
-        assert asked.me(in_trouble).name == socket.gethostname()
+        if resolver.is_known:
+            return resolver
+        assert resolver.me(in_trouble).name == socket.gethostname()
     raise AssertionError("it waits for ever")
 
 
 def test_during_a_long_failure_the_host_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert until_settled().me(nobody).name == socket.gethostname()
     monkeypatch.setattr(identity, "RETRY_SECONDS", 0.0)
-    asked = until_settled()
-    assert asked.me(in_trouble).name == socket.gethostname()
-    assert asked.is_known
-    assert asked.me(named).name == "web_3"
-    assert asked.me(nobody).name == "web_3"
+    resolver = until_settled()
+    assert resolver.me(in_trouble).name == socket.gethostname()
+    assert resolver.is_known
+    assert resolver.me(named).name == "web_3"
+    assert resolver.me(nobody).name == "web_3"
 
 
 @pytest.mark.parametrize("status", [400, 404])
 def test_an_endpoint_without_names_gets_no_second_request(status: int) -> None:
-    asked = NameResolver("")
-    asked.me(lambda _: EndpointResponse(status, {}, b"", None))
-    assert asked.is_known
-    assert asked.me(nobody).name == socket.gethostname()
+    resolver = NameResolver("")
+    resolver.me(lambda _: EndpointResponse(status, {}, b"", None))
+    assert resolver.is_known
+    assert resolver.me(nobody).name == socket.gethostname()
 
 
 def test_a_configured_name_needs_no_request() -> None:

@@ -84,10 +84,10 @@ def test_a_message_with_one_invalid_member_is_rejected(message: StatusMessage, d
 
 @pytest.mark.parametrize("name", ["web-1", "Größe-1", "名前", "a b%20c", "x\u0301"])
 def test_names_with_any_letters_are_transmitted(name: str) -> None:
-    asked: list[str] = []
+    checked: list[str] = []
 
     def answer(wanted: str) -> bytes:
-        asked.append(wanted)
+        checked.append(wanted)
         return write_status(StatusMessage(wanted, 1.0, ()))
 
     server = PeerServer(listen_on("127.0.0.1", 0, CannotListen), SECRET, answer)
@@ -98,4 +98,4 @@ def test_names_with_any_letters_are_transmitted(name: str) -> None:
     finally:
         client.close()
         server.stop()
-    assert asked == [name]
+    assert checked == [name]

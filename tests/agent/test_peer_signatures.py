@@ -36,8 +36,8 @@ def test_another_secret_is_no_member(make_machines: Callable[..., Machines], cap
     caplog.set_level(logging.INFO)
     machines = make_machines(2, secrets={"web-1": b"another secret, long enough"})
     machines.report(READY)
-    machines.until_why("web-0", "web-1 (no response, unreachable)")
-    machines.until_why("web-1", "web-0 (no response, unreachable)")
+    machines.until_reason("web-0", "web-1 (no response, unreachable)")
+    machines.until_reason("web-1", "web-0 (no response, unreachable)")
     assert not machines.may_have
     lines = logged(caplog)
     assert sum("web-1 rejects our secret. Use the same [peers] secret_file" in line for line in lines) == 1
@@ -56,7 +56,7 @@ def test_a_replayed_response_is_rejected(
     old = link.answers[-1]
     assert b'"state":"ready"' in old
     link.instead = lambda _: old
-    machines.until_why("web-0", "web-1 (ready, unreachable)")
+    machines.until_reason("web-0", "web-1 (ready, unreachable)")
     machines.until_logged(caplog, "web-1 sent a response without a valid signature.")
 
 
@@ -66,7 +66,7 @@ def test_a_response_of_another_member_is_rejected(
     machines = make_machines(3)
     machines.links["web-0", "web-2"].target = machines.groups["web-1"].address
     machines.report(READY)
-    machines.until_why("web-0", "web-2 (no response, unreachable)")
+    machines.until_reason("web-0", "web-2 (no response, unreachable)")
     assert machines.groups["web-0"].snapshot()["web-2"]["seconds_since_last_response"] is None
     machines.until_logged(caplog, "web-2 is not the VM at 127.0.0.1:")
     machines.until_logged(caplog, "Correct the list on the peer. peer=web-0 expected_vm=web-2")
@@ -91,7 +91,7 @@ GOOD = write_status(StatusMessage("web-1", 1.0, ()))
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "log_text"),
     [
         (lambda _: b"", "sent no valid HTTP response"),
         (lambda _: b"SSH-2.0-OpenSSH_9.2p1\r\n", "sent no valid HTTP response"),
@@ -115,14 +115,14 @@ def test_an_invalid_response_is_logged_once_and_ignored(
     make_machines: Callable[..., Machines],
     caplog: pytest.LogCaptureFixture,
     answer: Callable[[bytes], bytes],
-    told: str,
+    log_text: str,
 ) -> None:
     caplog.set_level(logging.INFO)
     machines = make_machines(2)
     machines.links["web-0", "web-1"].instead = answer
     machines.report(READY)
-    machines.until_why("web-0", "web-1 (no response, unreachable)")
-    assert sum(told in line for line in logged(caplog)) == 1
+    machines.until_reason("web-0", "web-1 (no response, unreachable)")
+    assert sum(log_text in line for line in logged(caplog)) == 1
     machines.links["web-0", "web-1"].instead = None
     machines.until_may("web-0")
     machines.until_logged(caplog, "peer_recovered: The peer responds again. peer=web-1")
@@ -138,8 +138,8 @@ def call(address: tuple[str, int], request: bytes) -> bytes:
         return b"".join(iter(lambda: link.recv(65536), b""))
 
 
-def asking(secret: bytes = SECRET, asked: str = "web-0", challenge: str = "", **changes: str) -> bytes:
-    request = StatusRequest(challenge, "0", "web-1", asked)
+def asking(secret: bytes = SECRET, receiver: str = "web-0", challenge: str = "", **changes: str) -> bytes:
+    request = StatusRequest(challenge, "0", "web-1", receiver)
     names = (name.removeprefix("forewarn-") for name in HEADERS)
     fields = {**dict(zip(names, (*request, request.sign(secret)), strict=True)), **changes}
     lines = [f"GET {PATH} HTTP/1.1", *(f"forewarn-{name}: {text}" for name, text in fields.items())]
@@ -158,9 +158,9 @@ def test_a_member_gets_a_response(make_machines: Callable[..., Machines]) -> Non
     group.report(EVENT, ["web-0", "web-1"], PREPARING)
     head, _, body = call(group.address, asking(challenge=challenge_of(group.address))).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
-    told = json.loads(body)
-    assert [event["id"] for event in told["events"]] == [EVENT]
-    assert told["events"][0]["state"] == PREPARING
+    status = json.loads(body)
+    assert [event["id"] for event in status["events"]] == [EVENT]
+    assert status["events"][0]["state"] == PREPARING
 
 
 def test_a_replayed_request_gets_no_response(make_machines: Callable[..., Machines]) -> None:
@@ -225,10 +225,11 @@ def test_an_unknown_sender_gets_no_information(
     group = machines.groups["web-0"]
     group.report(EVENT, ["web-0", "web-1"], PREPARING)
     challenge = challenge_of(group.address)
-    told = f"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n{CHALLENGE}: {challenge}\r\n\r\n"
-    assert call(group.address, request_of_a_stranger) == told.encode()
+    head = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close"
+    response = f"{head}\r\n{CHALLENGE}: {challenge}\r\n\r\n"
+    assert call(group.address, request_of_a_stranger) == response.encode()
     right = request_of_a_stranger.replace(f"{CHALLENGE}: ".encode(), f"{CHALLENGE}: {challenge}".encode())
-    assert call(group.address, right) == told.encode()
+    assert call(group.address, right) == response.encode()
 
 
 def test_a_request_for_another_machine_gets_only_that_error(
@@ -241,9 +242,9 @@ def test_a_request_for_another_machine_gets_only_that_error(
     for number in range(3):
         question = StatusRequest(challenge, str(number), "web-1", "web-5")
         signature = question.sign(SECRET)
-        told = call(address, asking(asked="web-5", challenge=challenge, nonce=str(number), signature=signature))
-        assert told.startswith(b"HTTP/1.1 421 ")
-        assert told.endswith(b"\r\n\r\n")
+        response = call(address, asking(receiver="web-5", challenge=challenge, nonce=str(number), signature=signature))
+        assert response.startswith(b"HTTP/1.1 421 ")
+        assert response.endswith(b"\r\n\r\n")
     assert sum("expected_vm=web-5" in line for line in logged(caplog)) == 1
 
 

@@ -27,7 +27,7 @@ def test_when_all_are_ready_only_the_first_may_approve(make_machines: Callable[.
     machines.until_may("web-0")
     machines.report(APPROVED, "web-0")
     for name in machines.names[1:]:
-        machines.until_why(name, "all VMs are ready; web-0 has approved")
+        machines.until_reason(name, "all VMs are ready; web-0 has approved")
 
 
 def test_the_next_may_when_the_first_does_not_approve(make_machines: Callable[..., Machines]) -> None:
@@ -41,17 +41,17 @@ def test_no_member_may_approve_while_one_is_not_ready(make_machines: Callable[..
     machines = make_machines(3)
     machines.report(WAITING)
     machines.report(READY, "web-0", "web-1")
-    machines.until_why("web-0", "waiting for web-2 (waiting)")
+    machines.until_reason("web-0", "waiting for web-2 (waiting)")
     machines.report(PREPARING, "web-2")
-    machines.until_why("web-0", "waiting for web-2 (preparing)")
+    machines.until_reason("web-0", "waiting for web-2 (preparing)")
     machines.report(FAILED, "web-2")
-    machines.until_why("web-1", "waiting for web-2 (failed)")
-    machines.until_why("web-0", "waiting for web-2 (failed)")
+    machines.until_reason("web-1", "waiting for web-2 (failed)")
+    machines.until_reason("web-0", "waiting for web-2 (failed)")
     assert not machines.may_have
     machines.report(READY, "web-2")
     machines.until_may("web-0")
     machines.report(PREPARING, "web-2")
-    machines.until_why("web-0", "waiting for web-2 (preparing)")
+    machines.until_reason("web-0", "waiting for web-2 (preparing)")
 
 
 @pytest.mark.parametrize("stage", [WAITING, PREPARING, FAILED])
@@ -61,11 +61,11 @@ def test_the_group_waits_for_a_machine_that_dies_before_it_is_ready(
     machines = make_machines(3)
     machines.report(stage, "web-0")
     machines.report(READY, "web-1", "web-2")
-    machines.until_why("web-1", f"web-0 ({stage})")
-    machines.until_why("web-2", f"web-0 ({stage})")
+    machines.until_reason("web-1", f"web-0 ({stage})")
+    machines.until_reason("web-2", f"web-0 ({stage})")
     machines.stop("web-0")
-    machines.until_why("web-1", f"web-0 ({stage}, unreachable)")
-    machines.until_why("web-2", f"web-0 ({stage}, unreachable)")
+    machines.until_reason("web-1", f"web-0 ({stage}, unreachable)")
+    machines.until_reason("web-2", f"web-0 ({stage}, unreachable)")
     assert not machines.may_have
 
 
@@ -76,13 +76,13 @@ def test_a_ready_machine_that_dies_counts_while_its_response_is_fresh(
     machines = make_machines(3, LONG)
     machines.report(PREPARING, "web-2")
     machines.report(READY, "web-0", "web-1")
-    machines.until_why("web-0", "waiting for web-2 (preparing)")
-    machines.until_why("web-1", "waiting for web-2 (preparing)")
+    machines.until_reason("web-0", "waiting for web-2 (preparing)")
+    machines.until_reason("web-1", "waiting for web-2 (preparing)")
     machines.stop(dies)
     machines.report(READY, "web-2")
     machines.until_may("web-1" if dies == "web-0" else "web-0")
-    machines.until_why("web-2", f"waiting for {dies} (ready, no fresh response)")
-    machines.until_why("web-2", f"waiting for {dies} (ready, unreachable)")
+    machines.until_reason("web-2", f"waiting for {dies} (ready, no fresh response)")
+    machines.until_reason("web-2", f"waiting for {dies} (ready, unreachable)")
 
 
 def test_a_machine_that_returns_starts_again(make_machines: Callable[..., Machines]) -> None:
@@ -92,9 +92,9 @@ def test_a_machine_that_returns_starts_again(make_machines: Callable[..., Machin
     machines.stop("web-0")
     machines.start("web-0")
     # It answers and knows nothing of the event: what it was ready for in its earlier life does not count.
-    machines.until_why("web-1", "web-0 (event unknown)")
+    machines.until_reason("web-1", "web-0 (event unknown)")
     machines.report(PREPARING, "web-0")
-    machines.until_why("web-1", "web-0 (preparing)")
+    machines.until_reason("web-1", "web-0 (preparing)")
     machines.report(READY, "web-0")
     machines.until_may("web-0")
 
@@ -103,11 +103,11 @@ def test_a_machine_that_is_cut_off_may_no_longer_and_is_waited_for(make_machines
     machines = make_machines(3)
     machines.report(READY)
     machines.until_may("web-0")
-    machines.until_why("web-1", "all VMs are ready")
+    machines.until_reason("web-1", "all VMs are ready")
     machines.cut("web-0", "web-1")
     machines.cut("web-0", "web-2")
-    machines.until_why("web-0", "web-1 (ready, unreachable)", "web-2 (ready, unreachable)")
-    machines.until_why("web-1", "waiting for web-0 (ready, unreachable)")
+    machines.until_reason("web-0", "web-1 (ready, unreachable)", "web-2 (ready, unreachable)")
+    machines.until_reason("web-1", "waiting for web-0 (ready, unreachable)")
     machines.join("web-0", "web-1")
     machines.join("web-0", "web-2")
     machines.until_may("web-0")
@@ -120,8 +120,8 @@ def test_when_a_link_is_cut_the_first_member_that_reaches_all_may_approve(
     machines.cut("web-0", "web-2")
     machines.report(READY)
     machines.until_may("web-1")
-    machines.until_why("web-0", "waiting for web-2 (no response")
-    machines.until_why("web-2", "waiting for web-0 (no response")
+    machines.until_reason("web-0", "waiting for web-2 (no response")
+    machines.until_reason("web-2", "waiting for web-0 (no response")
     assert machines.may_have == {"web-1"}
 
 
@@ -131,7 +131,7 @@ def test_a_machine_that_others_cannot_reach_may_still_approve(make_machines: Cal
     machines.links["web-2", "web-0"].cut()
     machines.report(READY)
     machines.until_may("web-0")
-    machines.until_why("web-1", "waiting for web-0 (no response, unreachable)")
+    machines.until_reason("web-1", "waiting for web-0 (no response, unreachable)")
     assert machines.may_have == {"web-0"}
 
 
@@ -147,7 +147,7 @@ def test_a_member_that_sees_other_machines_in_the_event_does_not_count(make_mach
     machines = make_machines(3)
     machines.report(READY, "web-0", "web-1")
     machines.groups["web-2"].report(EVENT, ["web-2", "web-0"], READY)
-    machines.until_why("web-0", "waiting for web-2 (sees other VMs in the event)")
+    machines.until_reason("web-0", "waiting for web-2 (sees other VMs in the event)")
     assert not machines.may_have
     machines.report(READY, "web-2")
     machines.until_may("web-0")
@@ -204,7 +204,7 @@ def test_a_snapshot_lists_the_members_that_responded(make_machines: Callable[...
     }
     machines.stop("web-2")
     machines.report(READY)
-    machines.until_why("web-0", "web-2 (no response, unreachable)")
+    machines.until_reason("web-0", "web-2 (no response, unreachable)")
     seen = machines.groups["web-0"].snapshot()
     assert seen["web-2"] == {"seconds_since_last_response": None, "unreachable": True}
     assert seen["web-1"]["seconds_since_last_response"] is not None
@@ -232,7 +232,7 @@ def test_it_stops_at_once_and_leaves_nothing(make_machines: Callable[..., Machin
     # One that does not answer is being waited for when the group stops.
     machines.links["web-0", "web-1"].instead = lambda _: bytes(hold.wait(TIMEOUT_SECONDS))
     machines.report(READY)
-    machines.until_why("web-0", "web-1 (")
+    machines.until_reason("web-0", "web-1 (")
     for name in machines.names:
         machines.stop(name)
     hold.set()

@@ -37,9 +37,9 @@ def machine(me: str = "web-0", resources: tuple[str, ...] = NAMES, state: str = 
     made.me = me
     made.report(EVENT, resources, state, me, NOW)
     for name in resources:
-        told = others.get(name.replace("-", "_"), READY)
-        if name.casefold() != me.casefold() and told != "none":
-            hear(made, name, told)
+        state_of_peer = others.get(name.replace("-", "_"), READY)
+        if name.casefold() != me.casefold() and state_of_peer != "none":
+            hear(made, name, state_of_peer)
     return made
 
 

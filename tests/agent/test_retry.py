@@ -24,19 +24,19 @@ def test_the_pause_after_429_is_at_least_a_second() -> None:
     assert pause_after("failing", 1, 0.0) < 1 == pause_after("throttled", 1, 0.0)
 
 
-@pytest.mark.parametrize(("asked", "pause"), [(None, 1), (0.0, 1), (3.0, 3), (10.0, 10), (86400.0, 10)])
-def test_retry_after_is_used_up_to_the_maximum_pause(asked: float | None, pause: float) -> None:
-    assert pause_after("throttled", 1, 1.0, asked) == pause
+@pytest.mark.parametrize(("retry_after", "pause"), [(None, 1), (0.0, 1), (3.0, 3), (10.0, 10), (86400.0, 10)])
+def test_retry_after_is_used_up_to_the_maximum_pause(retry_after: float | None, pause: float) -> None:
+    assert pause_after("throttled", 1, 1.0, retry_after) == pause
 
 
 @given(
     kind=st.sampled_from(["failing", "throttled", "unreachable", "whatever"]),
     in_a_row=st.integers(-1, 10**9),
     luck=st.floats(-1, 2),
-    asked=st.none() | st.floats(allow_nan=False),
+    retry_after=st.none() | st.floats(allow_nan=False),
 )
-def test_no_pause_is_too_short_or_too_long(kind: str, in_a_row: int, luck: float, asked: float | None) -> None:
-    assert MIN_PAUSE <= pause_after(kind, in_a_row, luck, asked) <= MAX_PAUSE
+def test_no_pause_is_too_short_or_too_long(kind: str, in_a_row: int, luck: float, retry_after: float | None) -> None:
+    assert MIN_PAUSE <= pause_after(kind, in_a_row, luck, retry_after) <= MAX_PAUSE
 
 
 def test_only_the_first_response_may_take_two_minutes() -> None:

@@ -65,7 +65,7 @@ def test_the_connection_is_kept(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(GOOD) as server:
         for _ in range(3):
             ask(server)
-        assert [asked.connection for asked in server.asked] == [0, 0, 0]
+        assert [request.connection for request in server.received] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("raw", [answer(200, b"one", {"Connection": "close"}), b"HTTP/1.0 200 OK\r\n\r\none"])
@@ -73,7 +73,7 @@ def test_a_response_that_ends_with_the_connection_is_complete(ask: Callable[...,
     with RawServer(then(raw, close), GOOD) as server:
         assert ask(server).body == b"one"
         assert ask(server).body == b"good"
-        assert [asked.connection for asked in server.asked] == [0, 1]
+        assert [request.connection for request in server.received] == [0, 1]
 
 
 @pytest.mark.parametrize("end", [close, reset])
@@ -84,7 +84,7 @@ def test_a_closed_keep_alive_connection_is_no_error(
     with RawServer(GOOD, end, GOOD) as server:
         ask(server)
         assert ask(server).body == b"good"
-        assert [asked.connection for asked in server.asked] == [0, 0, 1]
+        assert [request.connection for request in server.received] == [0, 0, 1]
 
 
 @pytest.mark.parametrize("end", [close, reset])
@@ -97,7 +97,11 @@ def test_an_approval_has_a_connection_of_its_own_and_is_never_sent_twice(
         assert ask(server, "POST", body=b"approved").body == b"good"
         with pytest.raises(EndpointError, match="without a response"):
             ask(server, "POST", body=b"approved")
-        assert [(asked.method, asked.connection) for asked in server.asked] == [("GET", 0), ("POST", 1), ("POST", 2)]
+        assert [(request.method, request.connection) for request in server.received] == [
+            ("GET", 0),
+            ("POST", 1),
+            ("POST", 2),
+        ]
 
 
 def test_it_is_tried_again_only_once(ask: Callable[..., EndpointResponse]) -> None:
@@ -105,7 +109,7 @@ def test_it_is_tried_again_only_once(ask: Callable[..., EndpointResponse]) -> No
         ask(server)
         with pytest.raises(EndpointError, match="without a response"):
             ask(server)
-        assert len(server.asked) == 3
+        assert len(server.received) == 3
 
 
 def test_unrequested_bytes_are_not_the_next_response(ask: Callable[..., EndpointResponse]) -> None:
@@ -229,7 +233,7 @@ def test_each_time_that_something_is_sent_it_is_admitted(ask: Callable[..., Endp
     with RawServer(GOOD, close, GOOD) as server:
         connection = EndpointConnection(server.endpoint)
         for _ in range(2):
-            connection.exchange("GET", "/", {}, None, LONG, admit=lambda: admitted.append(len(server.asked)))
+            connection.exchange("GET", "/", {}, None, LONG, admit=lambda: admitted.append(len(server.received)))
         connection.close()
         assert admitted == [0, 1, 2]
 
@@ -245,7 +249,7 @@ def test_the_wait_for_the_rate_limit_does_not_shorten_the_timeout(monkeypatch: p
 def test_a_redirect_is_not_followed(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(GOOD) as other, RawServer(answer(302, b"", {"Location": other.url})) as server:
         assert ask(server).status == 302
-        assert other.asked == []
+        assert other.received == []
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])

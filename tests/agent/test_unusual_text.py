@@ -27,12 +27,12 @@ def test_systemd_gets_one_status_line_and_nothing_else(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         line.bind(str(tmp_path / "notify"))
         line.settimeout(20)
-        told = Watchdog({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"})
-        assert told.due_at is not None
-        due = told.due_at
+        watchdog = Watchdog({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"})
+        assert watchdog.due_at is not None
+        due = watchdog.due_at
         monkeypatch.setattr(status_server, "real_seconds", lambda: due)
         polling = {**snapshot()["polling"], "error": trouble}
-        told.notify_if_due(lambda: snapshot(events=[event(type=kind)], polling=polling))
+        watchdog.notify_if_due(lambda: snapshot(events=[event(type=kind)], polling=polling))
         fields = line.recv(4096).decode("utf-8").splitlines()
     assert len(fields) == 2
     assert fields[0] == "WATCHDOG=1"

@@ -222,7 +222,7 @@ def test_documents_of_every_version_are_read() -> None:
     for path in GOLDEN:
         content = take(PollState(), EndpointResponse(200, {}, path.read_bytes(), None))
         assert content.document is not None, path
-        assert [told.raw for told in content.document.events] == json.loads(path.read_bytes())["Events"], path
+        assert [event.raw for event in content.document.events] == json.loads(path.read_bytes())["Events"], path
 
 
 @pytest.mark.parametrize("value", [5, None, ["x"], {"a": 1}, True])
@@ -230,6 +230,6 @@ def test_optional_members_of_another_type_count_as_missing(value: object) -> Non
     odd = event(1, Description=value, EventSource=value, DurationInSeconds="x" if value == 5 else value)
     content = take(PollState(), document(1, odd))
     assert content.document is not None
-    (told,) = content.document.events
-    assert (told.description, told.source, told.duration_seconds) == (None, None, None)
-    assert told.raw == odd
+    (shown_event,) = content.document.events
+    assert (shown_event.description, shown_event.source, shown_event.duration_seconds) == (None, None, None)
+    assert shown_event.raw == odd

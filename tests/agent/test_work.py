@@ -649,7 +649,7 @@ class Machine:
     """
 
     def __init__(self) -> None:
-        self.told: dict[str, ScheduledEvent] = {}
+        self.shown: dict[str, ScheduledEvent] = {}
         self.disk: dict[str, EventWork] = {}
         self.running: dict[str, tuple[str, int, str]] = {}
         self.touched: set[str] = set()
@@ -658,21 +658,21 @@ class Machine:
 
     def move(self, what: str, word: str, number: int) -> None:
         event_id = f"e{number}"
-        if what == "tell" and event_id not in self.told and event_id not in self.disk:
-            self.told[event_id] = make_event(event_id, word, status="Advisory" if is_advice(word) else "Scheduled")
-        elif what == "start" and event_id in self.told and not is_advice(self.told[event_id].type):
-            self.told[event_id] = make_event(event_id, self.told[event_id].type, status="Started")
+        if what == "tell" and event_id not in self.shown and event_id not in self.disk:
+            self.shown[event_id] = make_event(event_id, word, status="Advisory" if is_advice(word) else "Scheduled")
+        elif what == "start" and event_id in self.shown and not is_advice(self.shown[event_id].type):
+            self.shown[event_id] = make_event(event_id, self.shown[event_id].type, status="Started")
         elif what == "gone":
-            self.told.pop(event_id, None)
+            self.shown.pop(event_id, None)
         elif what in ("kill", "reboot"):
             self.running, self.first = {}, True
             self.boot += what == "reboot"
         elif what == "hour":
             self.now += 60 * MINUTE
-        elif what == "postpone" and event_id in self.told and event_id not in self.approved:
+        elif what == "postpone" and event_id in self.shown and event_id not in self.approved:
             notice = self.now - NOW + 45 * MINUTE
-            if self.told[event_id].status == "Scheduled":
-                self.told[event_id] = make_event(event_id, self.told[event_id].type, notice=notice)
+            if self.shown[event_id].status == "Scheduled":
+                self.shown[event_id] = make_event(event_id, self.shown[event_id].type, notice=notice)
         elif what in ("ends", "fails") and word in self.running:
             self.end(word, failed=what == "fails")
         self.turn()
@@ -690,7 +690,7 @@ class Machine:
         around = DocumentContext(
             RULES, lambda names: ME if ME in names else None, self.now, str(self.boot), 1e6, self.first
         )
-        self.disk, self.first = apply_document(self.disk, self.told.values(), around).works, False
+        self.disk, self.first = apply_document(self.disk, self.shown.values(), around).works, False
         for _ in range(50):
             found = next_instructions(self.disk, DecisionContext(self.now, 0.0, frozenset(self.running)))
             if not found:
@@ -719,7 +719,7 @@ class Machine:
                         assert not other.begun_step(handler), "undone though another event needs it"
         elif isinstance(instruction, ApproveEvent):
             assert not self.running
-            assert self.told[work.id].status == "Scheduled"
+            assert self.shown[work.id].status == "Scheduled"
             assert work.id not in self.approved
             assert all(step.state in (PREPARED, FAILED) for step in work.steps)
             assert work.rule.name == "redeploy" or not work.has_failed
@@ -744,7 +744,7 @@ def test_every_preparation_is_undone_in_the_end(moves: list[tuple[str, str, int]
         machine.move(*move)
         noted = {step.handler for each in machine.disk.values() for step in each.steps if step.state in BEGUN}
         assert machine.touched <= noted, "what was touched is on disk"
-    machine.told = {}
+    machine.shown = {}
     for _ in range(40):
         machine.move("none", "", 0)
         for handler in list(machine.running):

@@ -85,7 +85,20 @@ EVENT = Event(
 )
 FLEET = Fleet(
     [
-        VM("web-0", "web", "a", 1, 1, "10.0.0.4", "", "web0", "spot", "Standard_D2", "2", (("k", "v"),)),
+        VM(
+            name="web-0",
+            group="web",
+            host="a",
+            update_domain=1,
+            fault_domain=1,
+            address="10.0.0.4",
+            listen="",
+            hostname="web0",
+            priority="spot",
+            size="Standard_D2",
+            zone="2",
+            tags=(("k", "v"),),
+        ),
         VM("own", "own", "own-host", auto_approve=("reboot",), deallocated=True, configured_host="a"),
     ],
     [
@@ -100,7 +113,13 @@ FLEET = Fleet(
 
 
 WEBHOOK = Webhook(
-    *("pager", "https://example.com/hook", "a sécret of sorts", "ops", NOW, ("web",), ("scheduled", "not-notified")),
+    name="pager",
+    url="https://example.com/hook",
+    secret="a sécret of sorts",  # noqa: S106 - of a test
+    created_by="ops",
+    created_at=NOW,
+    groups=("web",),
+    kinds=("scheduled", "not-notified"),
     cursor=7,
 )
 ROW = Undelivered("pager", 5, 3, 77, "HTTP 500")

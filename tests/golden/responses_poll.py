@@ -14,7 +14,7 @@ from golden.rows import (
     NEWEST,
     NO_HEADER,
     QUIET,
-    TOLD,
+    SCHEDULED_EVENT,
     TRUE,
     UNKNOWN_VERSION,
     UPGRADE,
@@ -25,18 +25,18 @@ from golden.rows import (
 _SOURCE = b',"EventSource":"User"'
 _LENGTH = b',"DurationInSeconds":-1'
 _WORDS = b',"Description":"Virtual machine is going to be restarted as requested by authorized user."'
-_BARE = TOLD.replace(_SOURCE, b"").replace(_LENGTH, b"").replace(_WORDS, b"")
+_BARE = SCHEDULED_EVENT.replace(_SOURCE, b"").replace(_LENGTH, b"").replace(_WORDS, b"")
 _IN_VERSION = {
     "2017-03-01": _BARE.replace(b'"web-0"', b'"_web-0"'),
     "2017-08-01": _BARE,
     "2017-11-01": _BARE,
     "2019-01-01": _BARE,
-    "2019-04-01": TOLD.replace(_SOURCE, b"").replace(_LENGTH, b""),
-    "2019-08-01": TOLD.replace(_LENGTH, b""),
-    "2020-07-01": TOLD,
+    "2019-04-01": SCHEDULED_EVENT.replace(_SOURCE, b"").replace(_LENGTH, b""),
+    "2019-08-01": SCHEDULED_EVENT.replace(_LENGTH, b""),
+    "2020-07-01": SCHEDULED_EVENT,
 }
 
-told = partial(Row, answer=TOLD, tag=1)
+with_event = partial(Row, answer=SCHEDULED_EVENT, tag=1)
 no_header = partial(Row, status=400, answer=NO_HEADER)
 bad_version = partial(Row, status=400, answer=BAD_VERSION)
 unknown_version = partial(Row, status=404, answer=UNKNOWN_VERSION)
@@ -58,7 +58,7 @@ DOCUMENTS = (
         )
         for version, body in _IN_VERSION.items()
     ),
-    told(
+    with_event(
         name="another VM of the group", mark=DOCUMENTED, says="All VMs of a group get the same document.", source=WEB_1
     ),
     Row(
@@ -77,70 +77,70 @@ DOCUMENTS = (
         answer=EMPTY,
         tag=0,
     ),
-    told(
+    with_event(
         name="path in any letter case",
         mark=ASSUMED,
         says="The path matches in any letter case.",
         target=NEWEST.replace("/metadata/scheduledevents", "/Metadata/ScheduledEvents"),
     ),
-    told(
+    with_event(
         name="path in camel case",
         mark=OBSERVED,
         says="One library uses scheduledEvents.",
         target=NEWEST.replace("scheduledevents", "scheduledEvents"),
     ),
-    told(
+    with_event(
         name="query parameter in any letter case",
         mark=ASSUMED,
         says="Query parameters match in any letter case.",
         target=NEWEST.replace("api-version", "API-Version"),
     ),
-    told(
+    with_event(
         name="path percent-encoded",
         mark=ASSUMED,
         says="Escapes in the path are decoded.",
         target=NEWEST.replace("scheduled", "%73cheduled"),
     ),
-    told(
+    with_event(
         name="query percent-encoded",
         mark=ASSUMED,
         says="Escapes in the query are decoded.",
         target=NEWEST.replace("2020-07", "2020%2D07"),
     ),
-    told(
+    with_event(
         name="absolute URL as target",
         mark=ASSUMED,
         says="Scheme and host in the target are ignored.",
         target=f"http://169.254.169.254{NEWEST}",
     ),
-    told(
+    with_event(
         name="unknown query parameter",
         mark=ASSUMED,
         says="An unknown query parameter is ignored.",
         target=f"{NEWEST}&verbose=1",
     ),
-    told(name="GET with a body", mark=ASSUMED, says="The body of a GET is read and ignored.", body=b"ignored"),
-    told(
+    with_event(name="GET with a body", mark=ASSUMED, says="The body of a GET is read and ignored.", body=b"ignored"),
+    with_event(
         name="HTTP/1.0",
         mark=ASSUMED,
         says="HTTP/1.0 gets the document and `Connection: close`.",
         protocol="1.0",
         closes=True,
     ),
-    told(
+    with_event(
         name="connection close",
         mark=ASSUMED,
         says="A request with `Connection: close` gets it back.",
         headers=(*TRUE, ("Connection", "Close")),
         closes=True,
     ),
-    told(
+    with_event(
         name="keep-alive",
         mark=ASSUMED,
         says="`Connection: keep-alive` does not change the response.",
         headers=(*TRUE, ("Connection", "Keep-Alive")),
     ),
-    told(
+    with_event(
         name="upgrade to HTTP/2",
         mark=ASSUMED,
         says="An upgrade request is ignored: a common library sends it.",
@@ -181,7 +181,7 @@ VERSIONS = (
     unknown_version(
         name="newer version", mark=OBSERVED, says="A date after the newest version gets 404.", target=at("2031-12-31")
     ),
-    told(
+    with_event(
         name="preview version, allowed",
         mark=ASSUMED,
         says="A setting enables preview versions.",
@@ -201,20 +201,20 @@ HEADER = (
         says="If the header occurs twice, both must be `true`.",
         headers=(*TRUE, ("Metadata", "false")),
     ),
-    told(name="header twice", mark=ASSUMED, says="The header may be `true` twice.", headers=TRUE + TRUE),
-    told(
+    with_event(name="header twice", mark=ASSUMED, says="The header may be `true` twice.", headers=TRUE + TRUE),
+    with_event(
         name="header in upper case",
         mark=OBSERVED,
         says="The header's name and value match in any letter case.",
         headers=(("METADATA", "TRUE"),),
     ),
-    told(
+    with_event(
         name="header in lower case",
         mark=OBSERVED,
         says="`metadata: True` works: a sample sends it.",
         headers=(("metadata", "True"),),
     ),
-    told(
+    with_event(
         name="header with whitespace",
         mark=ASSUMED,
         says="Whitespace around the header's value is ignored.",
@@ -251,13 +251,13 @@ HEADER = (
 def _tag(name: str, value: str, says: str, *more: str, same: bool = True, mark: str = ASSUMED) -> Row:
     headers = (*TRUE, *(("If-None-Match", one) for one in (value, *more)))
     row = partial(Row, name=f"ETag {name}", mark=mark, says=says, headers=headers, tag=1)
-    return row(status=304) if same else row(answer=TOLD)
+    return row(status=304) if same else row(answer=SCHEDULED_EVENT)
 
 
 def _wait(name: str, prefer: str, says: str, tag: str = "<tag>", applied: str = "") -> Row:
     headers = (*TRUE, *((("If-None-Match", tag),) if tag else ()), ("Prefer", prefer))
     row = partial(Row, name=f"prefer {name}", mark=ASSUMED, says=says, headers=headers, tag=1, applied=applied)
-    return row(status=304) if tag == "<tag>" else row(answer=TOLD)
+    return row(status=304) if tag == "<tag>" else row(answer=SCHEDULED_EVENT)
 
 
 TAGS = (

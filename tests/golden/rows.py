@@ -1,6 +1,6 @@
 """A request with its exact response, and how that is known.
 
-Texts in angle brackets are placeholders for values that differ between services: `<told>` is the id of an event,
+Texts in angle brackets are placeholders for values that differ between services: `<scheduled>` is the id of an event,
 `<tag>` the current ETag of the caller's group. world.py fills them in.
 """
 
@@ -31,8 +31,8 @@ JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
 EMPTY = b'{"DocumentIncarnation":0,"Events":[]}'
-TOLD = (
-    b'{"DocumentIncarnation":1,"Events":[{"EventId":"<told>","EventStatus":"Scheduled","EventType":"Reboot",'
+SCHEDULED_EVENT = (
+    b'{"DocumentIncarnation":1,"Events":[{"EventId":"<scheduled>","EventStatus":"Scheduled","EventType":"Reboot",'
     b'"ResourceType":"VirtualMachine","Resources":["web-0"],"NotBefore":"<not before>",'
     b'"Description":"Virtual machine is going to be restarted as requested by authorized user.",'
     b'"EventSource":"User","DurationInSeconds":-1}]}'

@@ -84,10 +84,12 @@ def _not_applicable(says: str, page: str, rules: str, reason: str, *shown_by: st
 
 
 # Tests that show several statements.
-UNAPPROVED = "acceptance/test_causes.py::test_unapproved_it_is_scheduled_starts_when_due_and_disappears_when_settled"
-APPROVED = "acceptance/test_causes.py::test_approved_by_a_vm_of_the_scope_that_is_not_hit_it_starts_at_once"
+UNAPPROVED = (
+    "acceptance/test_causes.py::test_an_unapproved_event_is_scheduled_starts_when_due_and_disappears_when_settled"
+)
+APPROVED = "acceptance/test_causes.py::test_an_event_starts_at_once_when_an_unaffected_vm_of_its_scope_approves_it"
 CANCELLED = "acceptance/test_causes.py::test_a_cancelled_operation_disappears_and_does_not_affect_its_vms"
-FAILURE = "acceptance/test_causes.py::test_a_failure_is_never_scheduled_it_has_started"
+FAILURE = "acceptance/test_causes.py::test_the_event_of_a_failure_has_started_at_once"
 SHARED = (
     "acceptance/test_shared_hosts.py::test_each_group_sees_only_its_own_vms_and_the_start_waits_for_the_last_approval"
 )

@@ -166,7 +166,7 @@ def build(folder: Path) -> World:
 
 def _events(service: ServiceProcess) -> dict[str, str]:
     """Create the events. Return their ids by placeholder name."""
-    told = service.request_operation("restart", "web-0")["events"][0]["id"]
+    scheduled = service.request_operation("restart", "web-0")["events"][0]["id"]
     started = service.request_operation("restart", "app_1")["events"][0]["id"]
     service.control("POST", f"/v1/events/{started}/approve")
     ended = service.request_operation("restart", "other")["events"][0]["id"]
@@ -174,7 +174,7 @@ def _events(service: ServiceProcess) -> dict[str, str]:
     # These wait for another group's approval, so that an approval by their own group does not start them.
     waiting = service.request_operation("host-update", host="shared")["events"]
     untouched = service.request_operation("emergency-repair", host="shared")["events"]
-    found = {"told": told, "started": started, "ended": ended}
+    found = {"scheduled": scheduled, "started": started, "ended": ended}
     for name, events in (("waiting", waiting), ("untouched", untouched)):
         found[name] = next(event["id"] for event in events if event["group"] == "app")
     assert len(set(found.values())) == 5, json.dumps(found)

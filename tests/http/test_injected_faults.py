@@ -316,9 +316,9 @@ def test_a_long_poll_ends_when_its_group_is_disabled(service: ServiceProcess) ->
         while b"forewarn_long_polls 1.0" not in service.control("GET", "/metrics").body:
             pass
         add(service, "disabled")
-        told = line.read_response()
-    assert (told.status, told.body) == (200, NOTHING_YET)
-    assert told.header("etag") != tag
+        response = line.read_response()
+    assert (response.status, response.body) == (200, NOTHING_YET)
+    assert response.header("etag") != tag
 
 
 # --- Which requests -----------------------------------------------------------------------------------
@@ -343,11 +343,11 @@ def test_a_faulted_post_approves_nothing_and_can_be_retried(service: ServiceProc
 
 def test_one_vm_or_all(service: ServiceProcess) -> None:
     add(service, "500", vm="web-1", duration="1h")
-    asked = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
-    assert asked == [200, 500, 200]
+    found = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
+    assert found == [200, 500, 200]
     add(service, "429", duration="1h")
-    asked = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
-    assert asked == [429, 500, 429], "the oldest strikes"
+    found = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
+    assert found == [429, 500, 429], "the oldest strikes"
 
 
 def test_faults_apply_only_to_the_document_and_to_known_vms(service: ServiceProcess) -> None:

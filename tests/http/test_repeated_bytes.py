@@ -59,7 +59,7 @@ def test_the_end_of_a_request_followed_by_a_poll_is_not_taken_for_a_repeated_pol
     assert malformed > len(CUT) * 0.9
 
 
-@pytest.mark.parametrize("headers", [TRUE, (*TRUE, ("Expect", "100-continue"))], ids=["at once", "when told to"])
+@pytest.mark.parametrize("headers", [TRUE, (*TRUE, ("Expect", "100-continue"))], ids=["at once", "after 100 Continue"])
 def test_a_poll_as_the_body_of_another_request_is_a_body(
     service: ServiceProcess, headers: tuple[tuple[str, str], ...]
 ) -> None:

@@ -225,9 +225,9 @@ def test_a_tenant_sees_neither_hosts_nor_other_groups(door: Door) -> None:
     }
     with Feed(service, "?after=0", token=tenant) as feed:
         newest = service.control("GET", "/v1/history?order=newest&limit=1", token=tenant).json()["history"][0]
-        told = feed.until(newest["sequence"])
-    assert {row["host"] for row in told} == {None}
-    assert {row["group"] for row in told} == {"web"}
+        feed_rows = feed.until(newest["sequence"])
+    assert {row["host"] for row in feed_rows} == {None}
+    assert {row["group"] for row in feed_rows} == {"web"}
 
 
 SHARED = """
@@ -293,8 +293,8 @@ def test_a_tenant_learns_that_others_delay_its_event_but_not_who(forewarn: Servi
         body = answer.body.decode()
         assert not any(name in body for name in ("secret", "silent", "rack-7"))
     with Feed(forewarn, "?after=0", token=made["token"]) as feed:
-        told = json.dumps(feed.until(rows[-1]["sequence"]))
-    assert not any(name in told for name in ("secret", "silent", "rack-7"))
+        feed_rows = json.dumps(feed.until(rows[-1]["sequence"]))
+    assert not any(name in feed_rows for name in ("secret", "silent", "rack-7"))
     # An operator gets the names.
     whole = [row for row in forewarn.list_all("/v1/history?kind=approved") if row["event"] == own]
     assert [wait["group"] for wait in whole[0]["snapshot"]["waits"]] == [None, "secret-1", "secret-2"]

@@ -407,7 +407,7 @@ def test_a_link_is_valid_once(service: Service) -> None:
     assert browser.send("GET", "/v1/clock").status == 200
 
 
-def test_of_many_who_use_a_link_at_once_exactly_one_wins(service: Service) -> None:
+def test_exactly_one_of_many_simultaneous_uses_of_a_link_succeeds(service: Service) -> None:
     code = new_code(service, new_token(service, "dave"))
     browsers = [Browser(service) for _ in range(9)]
     with ThreadPoolExecutor(len(browsers)) as pool:

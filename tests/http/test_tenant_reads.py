@@ -195,7 +195,7 @@ def test_a_hint_for_an_event_never_has_the_id_of_another_group(service: Service)
         assert event.id.encode() not in answer.body
 
 
-def test_a_hint_never_names_a_token_to_who_may_not_list_tokens(service: Service) -> None:
+def test_a_hint_names_no_token_to_a_caller_that_may_not_list_tokens(service: Service) -> None:
     for role in ("viewer", "operator"):
         body = {"name": f"hidden-{role}", "role": role}
         token = service.control("POST", "/v1/tokens", body).json()["token"]

@@ -51,7 +51,7 @@ def test_sign_in_and_sign_out(forewarn: Service, visit: Callable[..., PortalUser
     assert user.page.locator("[role=alert]").count() == 1
     user.page.get_by_label("Token").fill(forewarn.token)
     user.press("Sign in")
-    user.heading("History")  # the page that was asked for
+    user.heading("History")  # the requested page
     (cookie,) = user.page.context.cookies()
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"

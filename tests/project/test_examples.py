@@ -110,7 +110,7 @@ def test_one_of_many(forewarn, number):
     vm = forewarn.vm("web-0")
     event = vm.restart()
     forewarn.advance(minutes=15)
-    assert [told.id for told in vm.poll().events] == [event.id]
+    assert [shown.id for shown in vm.poll().events] == [event.id]
 """
 
 

@@ -23,7 +23,7 @@ case "$*" in
   [ -z "$BROKEN" ] || exit 1
   mkdir -p "$3/bin"
   for name in python forewarn ruff mdformat mypy pytest; do cp "$0" "$3/bin/$name"; done ;;
-*"pip install"*) echo "$*" >>asked ;;
+*"pip install"*) echo "$*" >>installed ;;
 *) echo "${0##*/} $*" ;;
 esac
 """
@@ -52,8 +52,8 @@ class Project:
     @property
     def installed(self) -> list[str]:
         """The arguments of pip."""
-        asked = self.folder / "asked"
-        return [line.split()[-1] for line in asked.read_text().splitlines()] if asked.exists() else []
+        installed = self.folder / "installed"
+        return [line.split()[-1] for line in installed.read_text().splitlines()] if installed.exists() else []
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def test_documents_seen_by_a_vm_have_no_consecutive_duplicates(forewarn: Service
     vm.poll()
     seen = forewarn.documents_seen_by("web-0")
     assert [document.incarnation for document in seen] == [0, 1, 2]
-    assert [[told.status for told in document.events] for document in seen] == [[], ["Scheduled"], ["Started"]]
+    assert [[event.status for event in document.events] for document in seen] == [[], ["Scheduled"], ["Started"]]
     assert forewarn.poll_count(vm) == 4
     assert forewarn.documents_seen_by(other) == []
 
@@ -383,9 +383,9 @@ async def test_asynchronous_tests_await_the_methods_that_wait() -> None:
             """Polls in the loop of the test: were the clock moved by a call that blocks, it could not."""
             while True:
                 document = await asyncio.to_thread(vm.poll)
-                for told in document.events:
-                    if told.status == "Scheduled":
-                        await asyncio.to_thread(vm.approve, forewarn.event(told.id))
+                for shown in document.events:
+                    if shown.status == "Scheduled":
+                        await asyncio.to_thread(vm.approve, forewarn.event(shown.id))
 
         task = asyncio.create_task(application())
         event = vm.restart()
@@ -517,5 +517,5 @@ async def test_a_scenario_can_be_awaited_and_wait_for_the_application(forewarn_a
     task.cancel()
     await asyncio.wait([task])
     assert run.vms == ("web-0",)
-    told = [[event.status for event in document.events] for document in forewarn_async.documents_seen_by(vm)]
-    assert told == [[], ["Scheduled"], ["Started"], []]
+    statuses = [[event.status for event in document.events] for document in forewarn_async.documents_seen_by(vm)]
+    assert statuses == [[], ["Scheduled"], ["Started"], []]

@@ -155,8 +155,8 @@ def test_the_clock_does_not_wait_for_a_deleted_vm(forewarn: Service) -> None:
         group[1].delete()
         forewarn.advance(minutes=30, seen_by=group[1])
         assert not forewarn.has_vm("pool_1")
-        told = [("Terminate", "Scheduled")], [("Terminate", "Started")]
-        assert [events for _, events in application.steps() if events] == list(told)
+        expected = [("Terminate", "Scheduled")], [("Terminate", "Started")]
+        assert [events for _, events in application.steps() if events] == list(expected)
 
 
 def test_a_vm_that_does_not_poll_is_named_and_stops_the_clock(forewarn: Service) -> None:

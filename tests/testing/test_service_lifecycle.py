@@ -160,7 +160,7 @@ def test_seen_documents_are_recorded_with_the_system_clock_too() -> None:
     with Service(clock="system") as service:
         vm = service.vm("web-0")
         event = vm.restart()
-        assert [told.type for told in vm.poll().events] == ["Reboot"]
+        assert [shown.type for shown in vm.poll().events] == ["Reboot"]
         vm.approve(event)
         assert service.poll_count(vm) == 1
         assert [document.events[0].type for document in service.documents_seen_by(vm)] == ["Reboot"]

@@ -22,8 +22,20 @@ def test_a_row_about_an_event() -> None:
         "web", EventStatus.SCHEDULED, not_before, "Paused.", Source.PLATFORM, timedelta(seconds=9.5), created_at=AT
     )
     entry = HistoryEntry(
-        *(AT, "scheduled", "ops", 12, "web", "ev-1", "op-1", ("web-0", "wéb-1"), "not before 07:23", "rack-1"),
-        *("Freeze", "host-update", snapshot, (Wait("approval", done=False, group="db", until=not_before),)),
+        time=AT,
+        kind="scheduled",
+        by="ops",
+        sequence=12,
+        group="web",
+        event="ev-1",
+        operation="op-1",
+        vms=("web-0", "wéb-1"),
+        reason="not before 07:23",
+        host="rack-1",
+        type="Freeze",
+        cause="host-update",
+        snapshot=snapshot,
+        waits=(Wait("approval", done=False, group="db", until=not_before),),
     )
     assert cloud_event(entry, SOURCE).decode() == (
         '{"specversion":"1.0","id":"12","source":"/forewarn/5f0c","type":"forewarn.scheduled","subject":"ev-1",'
@@ -40,7 +52,18 @@ def test_a_row_about_an_event() -> None:
 
 
 def test_a_row_of_an_earlier_release_has_no_snapshot() -> None:
-    entry = HistoryEntry(AT, "scheduled", "ops", 12, "web", "ev-1", "op-1", ("web-0",), type="Reboot", cause="restart")
+    entry = HistoryEntry(
+        time=AT,
+        kind="scheduled",
+        by="ops",
+        sequence=12,
+        group="web",
+        event="ev-1",
+        operation="op-1",
+        vms=("web-0",),
+        type="Reboot",
+        cause="restart",
+    )
     assert cloud_event(entry, SOURCE).endswith(b'"type":"Reboot","cause":"restart","reason":null,"snapshot":null}}')
 
 

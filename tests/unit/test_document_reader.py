@@ -34,10 +34,10 @@ def test_every_golden_document_is_read_whole() -> None:
     assert GOLDEN
     for path in GOLDEN:
         parsed = json.loads(path.read_bytes())
-        told = read_document(path.read_bytes())
-        assert told.incarnation == parsed["DocumentIncarnation"], path
-        assert [event.raw for event in told.events] == parsed["Events"], path
-        for event, raw in zip(told.events, parsed["Events"], strict=True):
+        read = read_document(path.read_bytes())
+        assert read.incarnation == parsed["DocumentIncarnation"], path
+        assert [event.raw for event in read.events] == parsed["Events"], path
+        for event, raw in zip(read.events, parsed["Events"], strict=True):
             assert (event.id, event.type, event.status) == (raw["EventId"], raw["EventType"], raw["EventStatus"]), path
             assert (event.not_before is None) == (raw["EventStatus"] in ("Started", "Advisory")), path
             assert event.duration_seconds == raw.get("DurationInSeconds"), path
@@ -76,13 +76,13 @@ def test_an_incarnation_may_be_text() -> None:
 
 
 def test_events_are_found_by_id_and_by_vm() -> None:
-    told = read_document(document(Resources=["_web-0", "web-1"]))
-    event = told.event("4CAEA225-A741-474d-A72E-428C86FCD853")
+    read = read_document(document(Resources=["_web-0", "web-1"]))
+    event = read.event("4CAEA225-A741-474d-A72E-428C86FCD853")
     assert event is not None
     assert event.concerns("web-0"), "the first preview put an underscore before names"
     assert event.concerns("web-1")
     assert not event.concerns("web-2")
-    assert told.event("another") is None
+    assert read.event("another") is None
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_both_readers_read_a_valid_document_alike() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_an_event_that_cannot_be_read_hides_no_other(bad: object, words: str, first: bool) -> None:
     body = several(bad, GOOD) if first else several(GOOD, bad)
-    told, problems = read_document_leniently(body)
-    assert told == read_document(several(GOOD))
+    read, problems = read_document_leniently(body)
+    assert read == read_document(several(GOOD))
     assert len(problems) == 1
     assert problems[0].startswith(words)
     with pytest.raises(UnreadableDocument):
@@ -160,8 +160,8 @@ def test_an_event_with_an_invalid_time_is_still_returned(moment: object) -> None
     bad = {**GOOD, "NotBefore": moment}
     if moment == "missing":
         del bad["NotBefore"]
-    told, problems = read_document_leniently(several(bad))
-    (event,) = told.events
+    read, problems = read_document_leniently(several(bad))
+    (event,) = read.events
     assert (event.id, event.status, event.not_before, event.raw) == (GOOD["EventId"], "Scheduled", None, bad)
     assert "NotBefore" in problems[0]
     assert read_document_leniently(several({**bad, "EventStatus": "Started"})).problems == (), (
@@ -172,14 +172,14 @@ def test_an_event_with_an_invalid_time_is_still_returned(moment: object) -> None
 def test_missing_resources_are_an_empty_list() -> None:
     without = {name: value for name, value in GOOD.items() if name != "Resources"}
     for bad in ({**GOOD, "Resources": None}, without):
-        told, problems = read_document_leniently(several(bad))
-        assert (told.events[0].resources, told.events[0].raw, problems) == ((), bad, ())
+        read, problems = read_document_leniently(several(bad))
+        assert (read.events[0].resources, read.events[0].raw, problems) == ((), bad, ())
 
 
 def test_a_known_event_that_becomes_unreadable_does_not_disappear() -> None:
     known = read_document(several(GOOD)).events
-    told, problems = read_document_leniently(several({**GOOD, "EventType": None}), known)
-    assert told.events == known
+    read, problems = read_document_leniently(several({**GOOD, "EventType": None}), known)
+    assert read.events == known
     assert len(problems) == 1
     assert read_document_leniently(several(), known).document.events == ()
 

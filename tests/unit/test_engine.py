@@ -204,7 +204,7 @@ async def test_a_notice_stays_valid_when_the_group_becomes_inactive() -> None:
         assert not engine.document("web").enabled
         await engine.enable("web", by="web-0")
         document = engine.document("web")
-        assert [told.id for told in document.events] == [event.id]
+        assert [shown.id for shown in document.events] == [event.id]
         assert document.incarnation == 1, "0 is what a client takes for: nothing has happened yet"
         await engine.advance(10 * MINUTE)
         assert (await engine.records.event(event.id)).status is EventStatus.STARTED  # type: ignore[union-attr]
@@ -497,7 +497,7 @@ async def test_not_notified_rows_name_only_the_vms_of_their_group() -> None:
         assert not_notified == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
 
 
-async def test_a_group_that_is_written_otherwise_has_another_incarnation() -> None:
+async def test_a_group_of_another_kind_has_the_next_incarnation() -> None:
     async with running_engine() as engine:
         await only_event(engine, "restart", "web-0")
         before = engine.document("web").incarnation

@@ -41,7 +41,7 @@ def test_defaults_of_a_fault(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "count", "length"),
+    ("given", "count", "length"),
     [
         (FaultSpec("500", count=7), 7, None),
         (FaultSpec("500", duration=HOUR), None, HOUR),
@@ -49,13 +49,13 @@ def test_defaults_of_a_fault(kind: Any) -> None:
     ],
 )
 def test_a_given_limit_replaces_the_default_limit(
-    asked: FaultSpec, count: int | None, length: timedelta | None
+    given: FaultSpec, count: int | None, length: timedelta | None
 ) -> None:
-    assert fill_in(asked)[3:5] == (count, length)
+    assert fill_in(given)[3:5] == (count, length)
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("given", "said"),
     [
         (FaultSpec("slwo"), "Unknown fault 'slwo'. Faults: slow, empty,"),
         (FaultSpec("slwo"), "Did you mean 'slow'?"),
@@ -80,9 +80,9 @@ def test_a_given_limit_replaces_the_default_limit(
         (FaultSpec("disabled", method="POST"), "Invalid method 'POST': disabled takes effect immediately"),
     ],
 )
-def test_an_invalid_fault_is_rejected_with_the_allowed_values(asked: FaultSpec, said: str) -> None:
+def test_an_invalid_fault_is_rejected_with_the_allowed_values(given: FaultSpec, said: str) -> None:
     with pytest.raises(ForewarnError) as refused:
-        fill_in(asked)
+        fill_in(given)
     assert said in str(refused.value)
 
 

@@ -378,12 +378,12 @@ async def test_a_reader_with_a_revoked_token_gets_no_more_rows() -> None:
             await hearer.read()
             await happen(engine)
             await hearer.read()
-            told = len(hearer.rows)
+            rows_before = len(hearer.rows)
             good[0] = False
             await happen(engine)
             while await hearer.read():
                 pass
-            assert len(hearer.rows) == told
+            assert len(hearer.rows) == rows_before
 
 
 async def test_a_reader_crosses_the_rows_that_a_restore_skipped_in_a_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def tried(call: Callable[[str], object], name: str) -> object:
         return type(error)
 
 
-def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
+def everything_in(fleet: Fleet) -> dict[str, object]:
     groups, hosts = [*NAMES, *SETS], [*SHARED, *(own_host(name) for name in NAMES)]
     on_host = {name: tried(fleet.on_host, name) for name in hosts}
     return {
@@ -145,10 +145,10 @@ def test_names_of_vms_do_not_hide_scopes(name: str, group: str, number: int) -> 
 def test_a_changed_fleet_equals_a_new_one(course: list[Fleet]) -> None:
     fleet = course[0]
     for wanted in course[1:]:
-        before = all_that_can_be_asked(fleet)
+        before = everything_in(fleet)
         changed = fleet.changed_by(difference(fleet, wanted))
-        assert all_that_can_be_asked(changed) == all_that_can_be_asked(wanted)
-        assert all_that_can_be_asked(fleet) == before, "the fleet itself must not change"
+        assert everything_in(changed) == everything_in(wanted)
+        assert everything_in(fleet) == before, "the fleet itself must not change"
         fleet = changed
 
 
@@ -174,7 +174,7 @@ def test_the_difference_lists_removed_vms_and_empty_groups(before: Fleet, after:
     assert change.vacated == left - {scope(after, name) for name in after.vms}
     assert {vm.name for vm in change.added} == {*after.vms} - {*before.vms}
     assert {vm.name for vm in change.removed} == {*before.vms} - {*after.vms}
-    assert bool(change) == (all_that_can_be_asked(before) != all_that_can_be_asked(after))
+    assert bool(change) == (everything_in(before) != everything_in(after))
 
 
 NUMBERS = st.integers(0, 59)
@@ -202,7 +202,7 @@ def test_commands_change_a_fleet_to_what_a_new_one_would_be(fleet: Fleet, acts: 
             draft.change_fleet(FleetChange(changed=(stopped,), in_place=True))
         elif what == "remove" and vms:
             placement.remove_vms(draft, START, (vms[which % len(vms)],), "the VM was deleted")
-        assert all_that_can_be_asked(draft.fleet) == all_that_can_be_asked(built_anew(draft.fleet))
+        assert everything_in(draft.fleet) == everything_in(built_anew(draft.fleet))
 
 
 # --- What a fleet file leaves as it is ------------------------------------------------------------------

@@ -174,8 +174,8 @@ class InvariantsMachine(RuleBasedStateMachine):
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         assert {entry.event for entry in entries if entry.kind == "scheduled"} == set(self.promised)
         for what in ("scheduled", "started", "completed", "cancelled"):
-            told = [entry.event for entry in entries if entry.kind == what and entry.event]
-            assert len(told) == len(set(told)), f"{what} twice"
+            ids = [entry.event for entry in entries if entry.kind == what and entry.event]
+            assert len(ids) == len(set(ids)), f"{what} twice"
         latest = {entry.event: entry for entry in entries if entry.event}
         now = self.do(self.read(list(latest)))
         assert {event_id: entry.event_then for event_id, entry in latest.items()} == now, "a change without its row"
@@ -189,7 +189,7 @@ class InvariantsMachine(RuleBasedStateMachine):
         cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start", "reimage"]),
         vm=st.sampled_from(VMS),
     )
-    def something_is_asked_for(self, cause: str, vm: str) -> None:
+    def something_is_requested(self, cause: str, vm: str) -> None:
         self.request_operation(CauseRequest(cause, (vm,)))
 
     @rule(
@@ -215,10 +215,10 @@ class InvariantsMachine(RuleBasedStateMachine):
     def host_is_well_again(self, host: str) -> None:
         self.do(self.engine.execute(return_host, host, "operator"))
 
-    def request_operation(self, asked: CauseRequest) -> None:
+    def request_operation(self, requested: CauseRequest) -> None:
         before = self.engine.preview(lambda draft, now, limits: draft.fleet)[0]
         try:
-            operations = self.do(self.engine.execute(request, asked, "somebody"))
+            operations = self.do(self.engine.execute(request, requested, "somebody"))
         except ForewarnError:
             assert self.engine.fleet is before, "what was refused has changed the fleet"
             return

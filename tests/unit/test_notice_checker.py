@@ -85,7 +85,7 @@ def test_work_on_a_host_touches_all_that_runs_there_and_other_work_its_vms() -> 
     assert Watched(*there, cause="degraded-hardware").work(NOTICE, "x") == ["x"]
 
 
-def test_a_vm_that_comes_during_the_work_is_touched_and_after_it_is_not() -> None:
+def test_a_vm_that_arrives_during_the_work_is_touched_and_after_it_is_not() -> None:
     for ended, expected in ((False, ["z"]), (True, [])):
         watched = Watched(vm("z", "B"))
         watched.work(NOTICE)

@@ -59,20 +59,20 @@ async def send(
 @contextmanager
 def resolving(monkeypatch: pytest.MonkeyPatch, name: str, *answers: list[str]) -> Iterator[list[str]]:
     """Have a name look up to these addresses, one list after the other: a resolver in the attacker's hand."""
-    asked: list[str] = []
+    resolved: list[str] = []
     real = socket.getaddrinfo
     left = list(answers)
 
     def getaddrinfo(host: Any, port: Any, *args: Any, **options: Any) -> Any:
         if host != name:
             return real(host, port, *args, **options)
-        asked.append(host)
+        resolved.append(host)
         found = left.pop(0) if len(left) > 1 else left[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
 
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", getaddrinfo)
-        yield asked
+        yield resolved
 
 
 async def test_the_request_that_is_sent(receiver: Receiver) -> None:
@@ -231,9 +231,9 @@ async def test_a_redirect_to_a_name_with_a_forbidden_address_is_not_followed(
     receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.respond = lambda _: Reply(307, {"Location": f"http://evil.example:{other.port}/"})
-    with resolving(monkeypatch, "evil.example", ["127.0.0.2"]) as asked:
+    with resolving(monkeypatch, "evil.example", ["127.0.0.2"]) as resolved:
         outcome = await send(receiver.url())
-    assert asked
+    assert resolved
     assert "evil.example (127.0.0.2)" in outcome.error
     assert other.got == []
 
@@ -274,9 +274,9 @@ async def test_the_address_that_was_judged_is_the_one_that_is_called(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name is resolved only once, so a second address for it cannot bypass the check (DNS rebinding)."""
-    with resolving(monkeypatch, "rebinding.example", ["127.0.0.1"], ["127.0.0.2"]) as asked:
+    with resolving(monkeypatch, "rebinding.example", ["127.0.0.1"], ["127.0.0.2"]) as resolved:
         assert await send(receiver.url(host="rebinding.example")) == DELIVERED
-    assert len(asked) == 1
+    assert len(resolved) == 1
 
 
 async def test_the_next_address_is_tried_if_one_does_not_respond(
@@ -309,12 +309,12 @@ async def test_an_unknown_host_name() -> None:
 async def test_a_hanging_resolver_blocks_no_other_delivery(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     real, release = socket.getaddrinfo, asyncio.Event()
     loop = asyncio.get_running_loop()
-    asked: list[str] = []
+    resolved: list[str] = []
 
     def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
         if host != "slow.example":
             return real(host, *args, **options)
-        asked.append(host)
+        resolved.append(host)
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
         raise socket.gaierror(socket.EAI_AGAIN, "try again")
 
@@ -326,7 +326,7 @@ async def test_a_hanging_resolver_blocks_no_other_delivery(receiver: Receiver, m
         *late, in_time = await asyncio.gather(*slow, fast)
         assert in_time == DELIVERED
         assert {outcome.error for outcome in late} == {"no response within 2 seconds"}
-        assert len(asked) == 1, "those who ask for the same name at the same time ask once"
+        assert len(resolved) == 1, "simultaneous connections to one name share its lookup"
         release.set()
         await outbound.close()
 

@@ -309,7 +309,7 @@ def test_every_row_is_delivered_or_failed_in_order(seed: int, length: int, limit
     outbox, now = disk.load(), 0.0
     writing: DeliveryUpdate | None = None
     taken: list[int] = []
-    asked_for: set[int] = set()  # these may come out of order
+    retried: set[int] = set()  # these may come out of order
     unwritten: list[int] = []
 
     def recorded() -> set[int]:
@@ -343,7 +343,7 @@ def test_every_row_is_delivered_or_failed_in_order(seed: int, length: int, limit
                 outbox.written(writing)
                 writing, unwritten = None, [number for number in unwritten if number not in being_written]
             case 8 if luck.random() < 0.1:
-                asked_for |= disk.undelivered.keys()
+                retried |= disk.undelivered.keys()
                 disk.retry(outbox)
             case 9 if luck.random() < 0.1 and not ending:
                 assert len(unwritten) <= MAX_UNCONFIRMED
@@ -362,7 +362,7 @@ def test_every_row_is_delivered_or_failed_in_order(seed: int, length: int, limit
     assert disk.webhook.cursor == length
     assert all(row.failed for row in disk.undelivered.values())
     assert {*taken} | disk.undelivered.keys() == {*wanted}
-    in_order = [number for number in dict.fromkeys(taken) if number not in asked_for]
+    in_order = [number for number in dict.fromkeys(taken) if number not in retried]
     assert in_order == sorted(in_order)
     disk.retry(outbox)
     while outbox.due_at() is not None:

@@ -166,10 +166,10 @@ class MortalEngine(RuleBasedStateMachine):
 
 
 def operation(
-    number: int, asked: CauseRequest, progress: OperationStatus, moves: tuple[tuple[str, str], ...] = ()
+    number: int, requested: CauseRequest, progress: OperationStatus, moves: tuple[tuple[str, str], ...] = ()
 ) -> Operation:
     vms = tuple(name for name, _ in moves)
-    return Operation(f"op-{number}", asked, vms, "test", START, progress, started_at=START, moves=moves)
+    return Operation(f"op-{number}", requested, vms, "test", START, progress, started_at=START, moves=moves)
 
 
 @st.composite

@@ -70,7 +70,7 @@ class PolicyMachine(MortalEngine):
         self.not_before: dict[str, datetime] = {}
         self.seen_started: set[str] = set()
         self.held: set[str] = set()
-        """What may wait for who is not told: it was postponed for them too, or they had windows once."""
+        """What may wait for who is not notified: it was postponed for them too, or they had windows once."""
 
     @initialize(windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3), listening=st.sets(st.sampled_from(SCOPES)))
     def begin(self, windows: tuple[tuple[Window, ...], ...], listening: set[str]) -> None:
@@ -97,7 +97,7 @@ class PolicyMachine(MortalEngine):
     def operator_asks(
         self, cause: str, which: int, notice: timedelta | None, insists: bool, deadline: timedelta | None
     ) -> None:
-        asked = CauseRequest(
+        requested = CauseRequest(
             cause,
             vms=([*SHARED.vms][which % len(SHARED.vms)],) if cause == "live-migration" else (),
             host="" if cause == "live-migration" else "abc"[which % 3],
@@ -105,7 +105,7 @@ class PolicyMachine(MortalEngine):
             overrides=("windows",) if insists and which % 3 == 0 else (),
             postpone_deadline=self.engine.clock.now() + deadline if deadline else None,
         )
-        self.attempt(self.engine.execute(request, asked, "operator"))
+        self.attempt(self.engine.execute(request, requested, "operator"))
 
     @rule(host=st.sampled_from("abc"))
     def host_returns(self, host: str) -> None:
@@ -118,9 +118,9 @@ class PolicyMachine(MortalEngine):
         event = live[which % len(live)]
         self.do(approve(self.engine, event.id, by=event.group, group=event.group))
         if (operation := self.operation(event.operation)) is not None:
-            told = [other for other in self.engine.live_events() if other.operation == operation.id]
+            notified = [other for other in self.engine.live_events() if other.operation == operation.id]
             windowed = any(self.engine.fleet.group(group).windows for group, _ in operation.not_notified)
-            if all(other.approved_at for other in told) and not windowed and operation.id not in self.held:
+            if all(other.approved_at for other in notified) and not windowed and operation.id not in self.held:
                 assert operation.started_at is not None, "all have approved: it need not wait for a window"
 
     @rule(which=NUMBERS, length=st.sampled_from([*LENGTHS, 3 * DAY, 8 * DAY]))
@@ -298,16 +298,16 @@ def test_deletions_start_when_all_pending_ones_are_approved_or_not_before_is_rea
 
     async def run() -> None:
         async with running_engine(fleet=fleet) as engine:
-            asked: dict[str, Operation] = {}
+            requested: dict[str, Operation] = {}
             not_before: dict[str, datetime] = {}
             approved, cancelled, left, started = set[str](), set[str](), set[str](), set[str]()
 
             async def check(minute: int) -> None:
-                pending = {*asked} - cancelled - left - started
+                pending = {*requested} - cancelled - left - started
                 pending -= (due := {one for one in pending if START + minute * MINUTE >= not_before[one]})
                 started.update(due, pending if pending <= approved else ())
-                for one in {*asked} - cancelled - left:
-                    operation = await engine.records.operation(asked[one].id)
+                for one in {*requested} - cancelled - left:
+                    operation = await engine.records.operation(requested[one].id)
                     assert operation is not None
                     assert (operation.started_at is not None) == (one in started)
 
@@ -315,12 +315,12 @@ def test_deletions_start_when_all_pending_ones_are_approved_or_not_before_is_rea
                 await check(minute)
                 for number, name in enumerate(names):
                     if minute == (later if number < second else 0):
-                        asked[name] = await request_operation(engine, DELETIONS[number % 3], name)
+                        requested[name] = await request_operation(engine, DELETIONS[number % 3], name)
                         not_before[name] = START + (minute + notice) * MINUTE
-                for _, what, number in (act for act in acts if act[0] == minute and names[act[2]] in asked):
+                for _, what, number in (act for act in acts if act[0] == minute and names[act[2]] in requested):
                     pending = {one.vms[0] for one in engine.live_operations() if one.status is OperationStatus.PENDING}
                     chosen = {names[number], names[number - (what == "approve both")]} & pending
-                    ids = [asked[name].events[0] for name in sorted(chosen)]
+                    ids = [requested[name].events[0] for name in sorted(chosen)]
                     if ids and what == "cancel":
                         await cancel(engine, *ids)
                         cancelled |= chosen

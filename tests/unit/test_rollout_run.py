@@ -94,7 +94,7 @@ class RolloutMachine(MortalEngine):
             self.do(self.engine.enable(scope, by=scope))
             self.engine.polled.add(scope)
 
-    # What is drawn must not depend on what is so: else a settings that goes otherwise the second time hides why.
+    # What Hypothesis draws must not depend on the state of the engine: a failing run could not be repeated.
 
     @rule(which=NUMBERS, what=st.sampled_from(ANSWERS), length=st.sampled_from(LENGTHS))
     def somebody_answers(self, which: int, what: str, length: timedelta) -> None:

@@ -73,7 +73,7 @@ async def test_work_due_at_the_same_time_is_done_in_the_order_of_the_requests(tm
     async with running_engine(
         tmp_path, fleet=Fleet([VM(name, name, "a") for name in names], hosts=[Host("a")])
     ) as engine:
-        asked = [(await request_operation(engine, "restart", name)).id for name in reversed(names)]
+        requested = [(await request_operation(engine, "restart", name)).id for name in reversed(names)]
         if not restarted:
             await engine.advance(30 * MINUTE)
     engine, _ = make_engine(tmp_path)
@@ -82,7 +82,7 @@ async def test_work_due_at_the_same_time_is_done_in_the_order_of_the_requests(tm
     history = await engine.records.history(HistoryFilter(limit=1000))
     await engine.stop()
     for what in ("started", "executed", "completed"):
-        assert [entry.operation for entry in history if entry.kind == what] == asked
+        assert [entry.operation for entry in history if entry.kind == what] == requested
 
 
 @pytest.mark.parametrize("speed", [1, 0.001, 1e-6])

@@ -98,15 +98,15 @@ async def test_a_recommendation_waits_for_nothing() -> None:
 @pytest.mark.parametrize("override", [False, True])
 async def test_windows_of_groups_with_and_without_notice(override: bool) -> None:
     windows = (parse_window("daily 00:00 24h UTC"),)
-    groups = [Group(name, "availability-set", windows=windows) for name in ("told", "silent")]
-    fleet = Fleet([VM("a", "told", "host-a"), VM("b", "silent", "host-a")], groups, [Host("host-a")])
+    groups = [Group(name, "availability-set", windows=windows) for name in ("notified", "silent")]
+    fleet = Fleet([VM("a", "notified", "host-a"), VM("b", "silent", "host-a")], groups, [Host("host-a")])
     async with running_engine(fleet=fleet, enable_groups=False) as engine:
-        await engine.enable("told", by="a")
+        await engine.enable("notified", by="a")
         overrides = ("windows",) if override else ()
         await request_operation(engine, "host-update", host="host-a", overrides=overrides)
         (row,) = await rows(engine, "scheduled")
-        hold = [] if override else [("window", "told"), ("window", "")]
-        assert kinds_and_groups(row) == [("approval", "told"), *hold]
+        hold = [] if override else [("window", "notified"), ("window", "")]
+        assert kinds_and_groups(row) == [("approval", "notified"), *hold]
         tenant = as_tenants_see(row)
         assert [wait.text for wait in tenant.waits if not wait.group] == [""] * (not override)
         assert [wait for wait in tenant.waits if wait.group] == [wait for wait in row.waits if wait.group]

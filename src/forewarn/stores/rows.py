@@ -35,7 +35,7 @@ V = TypeVar("V")
 
 
 class Codec(NamedTuple):
-    """Conversion of a value to and from a column or a JSON member; None: unchanged."""
+    """Conversion of a value to and from a column; None: unchanged."""
 
     write: Callable[[Any], Any] | None = None
     read: Callable[[Any], Any] | None = None
@@ -58,99 +58,62 @@ _TIME = Codec(to_text_if_any, _to_time)
 _DURATION = Codec(_to_seconds, _to_duration)
 
 
-def _codec(hint: Any, codecs: Mapping[Any, Codec], where: str) -> Codec:
+def _codec(hint: Any, field: str) -> Codec:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Codec(str.__str__, hint)
-    if hint not in codecs:
-        raise TypeError(f"No codec for {where} of type {hint}.")
-    return codecs[hint]
+    if hint not in _IN_COLUMNS:
+        raise TypeError(f"No codec for {field} of type {hint}.")
+    return _IN_COLUMNS[hint]
 
 
 # --- JSON objects ---------------------------------------------------------------------------------
 
-_IN_JSON = {
-    str: _PLAIN,
-    str | None: _PLAIN,
-    int: _PLAIN,
-    bool: _PLAIN,
-    float: _PLAIN,
-    timedelta: _DURATION,
-    timedelta | None: _DURATION,
-    datetime | None: _TIME,
-    tuple[str, ...]: Codec(None, tuple),
-    tuple[Window, ...]: Codec(
-        lambda windows: list(map(format_window, windows)), lambda texts: tuple(map(parse_window, texts))
-    ),
-}
-
 
 class JsonObject(Generic[V]):
-    """Stores a value as JSON, with only the fields that differ from the default value."""
+    """Stores a value as JSON, without the fields that have their default.
 
-    def __init__(self, default: V) -> None:
-        self._default: Any = default
-        hints = get_type_hints(type(default))
-        self._codecs = {name: _codec(hint, _IN_JSON, name) for name, hint in hints.items()}
-
-    def write_optional(self, value: Any) -> str | None:
-        return None if value is None else self.write(value)
-
-    def read_optional(self, text: str | None) -> Any:
-        return None if text is None else self.read(text)
-
-    def write(self, value: Any) -> str:
-        fields = {
-            name: field if (write := self._codecs[name].write) is None else write(field)
-            for name, field in value._asdict().items()
-            if field != getattr(self._default, name)
-        }
-        return json.dumps(fields)
-
-    def read(self, text: str) -> Any:
-        fields = json.loads(text)
-        for name, field in fields.items():
-            if (read := self._codecs[name].read) is not None:
-                fields[name] = read(field)
-        return self._default._replace(**fields)
-
-
-_REQUEST, _SETTINGS = JsonObject(CauseRequest("")), JsonObject(RolloutSettings())
-_POLICY = JsonObject(GroupPolicy())
-
-
-class FastJsonObject(Generic[V]):
-    """Stores a value as JSON, without the fields that have their default. Values of history rows use it.
-
-    Unlike `JsonObject` it uses msgspec, which is ten times faster: each approval writes two snapshots.
+    It uses msgspec, because each approval writes two snapshots.
     """
 
     def __init__(self, kind: type[V]) -> None:
         self._make: Callable[..., V] = kind
         defaults = kind._field_defaults  # type: ignore[attr-defined]  # a NamedTuple
-        fields = [
-            (name, hint, defaults[name]) if name in defaults else (name, hint)
-            for name, hint in get_type_hints(kind).items()
-        ]
+        hints = get_type_hints(kind)
+        # Windows are stored as texts, all other fields as msgspec does it.
+        self._windows = [number for number, hint in enumerate(hints.values()) if hint == tuple[Window, ...]]
+        types = {name: tuple[str, ...] if hint == tuple[Window, ...] else hint for name, hint in hints.items()}
+        fields = [(name, hint, defaults[name]) if name in defaults else (name, hint) for name, hint in types.items()]
         self._struct = msgspec.defstruct(kind.__name__, fields, omit_defaults=True)
         self._decoder = msgspec.json.Decoder(self._struct)
         self._list_decoder = msgspec.json.Decoder(list[self._struct])  # type: ignore[name-defined]
 
     def write(self, value: Any) -> str | None:
-        return None if value is None else msgspec.json.encode(self._struct(*value)).decode()
+        return None if value is None else msgspec.json.encode(self._to_struct(value)).decode()
 
     def read(self, text: str | None) -> V | None:
-        return None if text is None else self._make(*msgspec.structs.astuple(self._decoder.decode(text)))
+        return None if text is None else self._from_struct(self._decoder.decode(text))
 
     def write_many(self, values: tuple[Any, ...]) -> str:
-        return msgspec.json.encode([self._struct(*value) for value in values]).decode() if values else _EMPTY
+        return msgspec.json.encode(list(map(self._to_struct, values))).decode() if values else _EMPTY
 
     def read_many(self, text: str) -> tuple[V, ...]:
-        if text == _EMPTY:
-            return ()
-        return tuple(self._make(*msgspec.structs.astuple(found)) for found in self._list_decoder.decode(text))
+        return () if text == _EMPTY else tuple(map(self._from_struct, self._list_decoder.decode(text)))
+
+    def _to_struct(self, value: Any) -> Any:
+        fields = list(value)
+        for number in self._windows:
+            fields[number] = tuple(map(format_window, fields[number]))
+        return self._struct(*fields)
+
+    def _from_struct(self, struct: Any) -> V:
+        fields = list(msgspec.structs.astuple(struct))
+        for number in self._windows:
+            fields[number] = tuple(map(parse_window, fields[number]))
+        return self._make(*fields)
 
 
-_SNAPSHOT, _WAIT = FastJsonObject(HistorySnapshot), FastJsonObject(Wait)
+_REQUEST, _SETTINGS, _POLICY = JsonObject(CauseRequest), JsonObject(RolloutSettings), JsonObject(GroupPolicy)
+_SNAPSHOT, _WAIT = JsonObject(HistorySnapshot), JsonObject(Wait)
 
 
 # --- Columns --------------------------------------------------------------------------------------
@@ -197,7 +160,7 @@ _IN_COLUMNS = {
     # Cached, because operations that are created together have the same request.
     CauseRequest: Codec(lru_cache(256)(_REQUEST.write), _REQUEST.read),
     RolloutSettings: Codec(_SETTINGS.write, _SETTINGS.read),
-    GroupPolicy | None: Codec(_POLICY.write_optional, _POLICY.read_optional),
+    GroupPolicy | None: Codec(_POLICY.write, _POLICY.read),
     HistorySnapshot | None: Codec(_SNAPSHOT.write, _SNAPSHOT.read),
     tuple[Wait, ...]: Codec(_WAIT.write_many, _WAIT.read_many),
 }
@@ -225,7 +188,7 @@ class Table(Generic[V]):
         self.name = name
         self._make: Callable[[Iterable[Any]], V] = kind._make  # type: ignore[attr-defined]  # a NamedTuple
         hints = get_type_hints(kind)
-        found = [(codecs or {}).get(field) or _codec(hint, _IN_COLUMNS, field) for field, hint in hints.items()]
+        found = [(codecs or {}).get(field) or _codec(hint, field) for field, hint in hints.items()]
         self._writes = [(number, codec.write) for number, codec in enumerate(found) if codec.write is not None]
         self._reads = [(number, codec.read) for number, codec in enumerate(found) if codec.read is not None]
         self._count = len(found)
