@@ -19,7 +19,6 @@ from forewarn import __version__
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
 from forewarn.control.auth import HostNames, ensure_admin_token
-from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.connection_guard import ControlLimits
 from forewarn.control.metrics import Metrics, connection_metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.nodes import LOST_SECONDS, ensure_node_token, node_metrics, serve_node_tokens
@@ -57,7 +56,6 @@ from forewarn.nodes.forwarding import NodeForwarder, is_running
 from forewarn.nodes.node import Node
 from forewarn.portal.pages import Portal
 from forewarn.ports import NodeRow
-from forewarn.scenarios.runs import ScenarioRuns
 from forewarn.settings import SETTINGS, SHARED, Value, default_name, without_password
 from forewarn.stores import sqlite_backup
 from forewarn.stores.sqlite import SqliteStore
@@ -410,9 +408,6 @@ class Assembly:
         outbound = OutboundClient(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
         retry_policy = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, retry_policy)
-        make_barrier = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
-        newest = self.metadata.versions[max(self.metadata.versions)]
-        self.scenario_runs = ScenarioRuns(self.engine, self.faults, make_barrier, newest)
         metrics = Metrics(self.engine)
         metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
@@ -426,7 +421,6 @@ class Assembly:
             metrics,
             self.webhooks,
             self.faults,
-            self.scenario_runs,
             preview_versions=options.preview_versions,
             proof_key=self.proof_key,
             feed_limits=feed_limits(values, places.control),
@@ -518,9 +512,7 @@ class Assembly:
         if self._creating_token is not None:
             self._creating_token.cancel()
         try:
-            await asyncio.gather(
-                self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.scenario_runs.stop()
-            )
+            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop())
         finally:
             if self.node is not None and self.forwarder is not None:
                 await self.node.suspend()
