@@ -63,6 +63,10 @@ address = "127.0.0.5"
 ADDRESSES = {"web-0": "127.0.0.2", "web-1": "127.0.0.3", "db-0": "127.0.0.4", "batch-0": "127.0.0.5"}
 
 
+SYNC = b"S\0\0\0\4"
+"""The message of a client of PostgreSQL that ends what it has sent at once, and its transaction."""
+
+
 class Relay:
     """Passes TCP connections on to a port. While it is cut, nothing arrives, and no connection is closed."""
 
@@ -70,6 +74,7 @@ class Relay:
         self.target = target
         self.delay = 0.0
         """How long each packet takes, in each direction: half of the round trip."""
+        self._torn_at: bytes | None = None
         self.port = 0
         self._loop = asyncio.new_event_loop()
         started = threading.Event()
@@ -129,8 +134,19 @@ class Relay:
             await self._open.wait()
             if not data:
                 return
+            if self._torn_at is not None and self._torn_at in data and data.endswith(SYNC):
+                self._torn_at = None
+                self._open.clear()
+                target.write(data.removesuffix(SYNC))
+                await self._open.wait()
+                data = SYNC
             target.write(data)
             await target.drain()
+
+    def tear(self, text: bytes) -> None:
+        """Cut the connections in the middle of the next statement of PostgreSQL that has this text: the server has
+        executed it, and does not hear that its transaction ends."""
+        self._torn_at = text
 
     def cut(self) -> None:
         """Stop to pass data on."""
@@ -138,6 +154,7 @@ class Relay:
 
     def mend(self) -> None:
         """Pass everything on again, also what has arrived meanwhile."""
+        self._torn_at = None
         self._loop.call_soon_threadsafe(lambda: self._open.set())
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ class NoticeChecker:
         """`slack`: how much later than the service a poll can see an event."""
         self.violations: list[Violation] = []
         self._speed = 1.0
-        self._slack = slack
+        self.slack = slack
         self._places: dict[str, Place] = {}
         self._arrivals: dict[str, Arrival] = {}
         """Since when each VM runs on its host, in its scope."""
@@ -307,14 +307,14 @@ class NoticeChecker:
                 return
             # Nobody sees an event while the service is down. At a high speed, a whole notice can be shorter.
             unseen = _overlap(self._short_downtimes, datetime.fromisoformat(event["created_at"]), now)
-            least = minimum - self._slack - unseen
+            least = minimum - self.slack - unseen
             seen = self._seen.get((place.scope, event["id"]))
             if seen is None or name not in seen.resources:
                 if least <= timedelta(0):
                     return
                 continue
             notice = now - seen.first_at - _overlap(self._downtimes, seen.first_at, now)
-            if notice >= least and now >= seen.not_before - self._slack:
+            if notice >= least and now >= seen.not_before - self.slack:
                 return
             found.append(f"it saw {event['id']} for {notice}, with NotBefore {seen.not_before}")
         what = f"{work.cause} of {work.host or ', '.join(work.vms)}"

@@ -34,7 +34,9 @@ class NoticeWitness:
     """Collects what clients see. Threads may share it."""
 
     def __init__(self) -> None:
-        self._checker = NoticeChecker(slack=LATE)
+        self._checker = NoticeChecker()
+        self.slack = LATE
+        """How much later than the service a client can see an event."""
         self.orders: OrderLog | None = None
         """If the service uses this program."""
         self._first: list[dict[str, Any]] = []
@@ -68,6 +70,7 @@ class NoticeWitness:
 
     def violations(self, service: ServiceClient) -> list[str]:
         """Judge everything, with all operations that ever existed."""
+        self._checker.slack = self.slack
         checker, known = self._checker, service.list_all("/v1/operations?all=true")
         history = service.list_all("/v1/history")  # later, so that it has the rows of all that these have done
         checker.policies(service.list_all("/v1/groups"), service.get_json("/v1/clock")["speed"])

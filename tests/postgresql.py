@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,7 +60,7 @@ def store_name(kind: str | int) -> str:
 class PostgresServer:
     """PostgreSQL on a free port of 127.0.0.1, with its own data folder. It does not run as root."""
 
-    def __init__(self, version: int = 0, *, durable: bool = False) -> None:
+    def __init__(self, version: int = 0, *, durable: bool = False, standby_of: PostgresServer | None = None) -> None:
         """The default is the newest version. Without `durable` it does not sync to disk. A test that kills it loses
         nothing: the system still runs."""
         servers = find_servers()
@@ -75,6 +76,8 @@ class PostgresServer:
             shutil.chown(self._folder, "nobody", "nogroup")
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        if standby_of is not None:
+            return
         self._run("initdb", "-D", self._data, "-U", "forewarn", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
         settings = SETTINGS if durable else SETTINGS | {"fsync": "off"}
         with (Path(self._data) / "postgresql.conf").open("a") as config:
@@ -84,17 +87,19 @@ class PostgresServer:
     def _data(self) -> str:
         return str(self._folder / "data")
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run(self, program: str, *arguments: str, given: bytes = b"") -> bytes:
         result = subprocess.run(
             [str(self._programs / program), *arguments],
+            input=given,
             capture_output=True,
-            text=True,
             check=False,
             cwd="/",
             **self._user,
         )
         if result.returncode:
-            raise RuntimeError(f"{program} failed: {result.stdout}{result.stderr}")
+            raise RuntimeError(f"{program} failed: {(result.stdout + result.stderr).decode()}")
+        found: bytes = result.stdout
+        return found
 
     @property
     def url(self) -> str:
@@ -128,6 +133,52 @@ class PostgresServer:
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return list(cursor) if cursor.description else []
+
+    def back_up(self) -> bytes:
+        """Return a backup of the database."""
+        return self._run("pg_dump", "--format=custom", self.url)
+
+    def restore(self, backup: bytes) -> None:
+        """Replace the tables by those of a backup. It can meet a transaction of a node in a deadlock."""
+        for attempt in range(5):
+            try:
+                self._run(
+                    *("pg_restore", "--clean", "--if-exists", "--single-transaction", f"--dbname={self.url}"),
+                    given=backup,
+                )
+            except RuntimeError as error:
+                if attempt == 4 or "deadlock" not in str(error):
+                    raise
+            else:
+                return
+
+    def keep_files(self) -> None:
+        """Keep a copy of the data folder of a server that is stopped."""
+        self._run("/bin/cp", "-a", self._data, f"{self._data}.copy")
+
+    def put_files_back(self) -> None:
+        """Replace the data folder of a server that is stopped by the copy."""
+        self._run("/bin/rm", "-r", self._data)
+        self._run("/bin/cp", "-a", f"{self._data}.copy", self._data)
+
+    def make_standby(self) -> PostgresServer:
+        """Return a server that follows this one when it is started."""
+        standby = PostgresServer(self.version, standby_of=self)
+        standby._run("pg_basebackup", "-D", standby._data, "-R", "-c", "fast", "-d", self.url)
+        return standby
+
+    def wait_for_standby(self) -> None:
+        """Wait until a standby has everything."""
+        statement = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+        for _ in range(START_SECONDS * 10):
+            if self.execute(statement):
+                return
+            threading.Event().wait(0.1)
+        raise RuntimeError("the standby does not follow")
+
+    def promote(self) -> None:
+        """Accept writes from now on, as a server of its own."""
+        self.execute("SELECT pg_promote()")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """End it: fast by default. SIGQUIT ends it as a crash would."""

@@ -8,12 +8,13 @@ import shlex
 import shutil
 import socket
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn import __version__
 from forewarn.clock import SystemClock, VirtualClock
@@ -64,6 +65,7 @@ from forewarn.system.addresses import read_host_port, show_host_port
 from forewarn.system.connections import connection_places
 from forewarn.system.files import write_atomically
 from forewarn.system.logs import get_logger
+from forewarn.system.number_file import NumberFile
 from forewarn.system.sockets import address_of, open_socket, overlap
 from forewarn.system.user_folders import MEMORY
 
@@ -78,8 +80,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-MAX_FEED_READERS = 1000
-
+POSITION_FILE = "last-commit"
+"""Start of the name of a file in the data folder of a node: the last commit of the service that it knows."""
 SERVICE_ID_FILE = "service-id"
 """In the data folder of a node: the service that it belongs to."""
 ORDERS_FOLDER = "orders_folder"
@@ -168,15 +170,17 @@ def operator_limits(values: dict[str, Any], fabric: Fabric) -> OperatorLimits:
     )
 
 
-def metadata_limits(values: dict[str, Any], places: int) -> MetadataLimits:
-    """Build the limits of the metadata server from the settings. `places` depends on the limit of open files."""
-    return MetadataLimits(
-        max_header_bytes=values["max_header_size"],
-        header_seconds=values["header_timeout"].total_seconds(),
-        body_seconds=values["body_timeout"].total_seconds(),
-        idle_seconds=values["idle_timeout"].total_seconds(),
-        send_seconds=values["send_timeout"].total_seconds(),
-        max_pipelined_requests=values["max_pipelined_requests"],
+class FixedLimits(NamedTuple):
+    """Limits that are not settings. Tests replace them."""
+
+    metadata: MetadataLimits = MetadataLimits()
+    webhook_retry: WebhookRetryPolicy = WebhookRetryPolicy()
+
+
+def metadata_limits(fixed: MetadataLimits, values: dict[str, Any], places: int) -> MetadataLimits:
+    """Complete the limits of the metadata server from the settings. `places` depends on the limit of open files."""
+    return replace(
+        fixed,
         max_connections=values["max_connections"],
         max_connections_per_address=values["max_connections_per_address"],
         address_share=4,
@@ -188,19 +192,14 @@ def metadata_limits(values: dict[str, Any], places: int) -> MetadataLimits:
 
 def control_limits(values: dict[str, Any], places: int) -> ControlLimits:
     """Build the limits of the control API from the settings. `places` depends on the limit of open files."""
-    return ControlLimits(
-        max_connections=values["max_control_connections"],
-        max_connections_per_address=values["max_control_connections_per_address"],
-        address_share=2,
-        places=places,
-        trusted_proxies=values["trusted_proxies"],
-    )
+    return ControlLimits(address_share=2, places=places, trusted_proxies=values["trusted_proxies"])
 
 
-def feed_limits(values: dict[str, Any], places: int) -> FeedLimits:
+def feed_limits(places: int) -> FeedLimits:
     """Build the limits of the feed. Its readers can take half of the connections to the control API."""
-    readers = min(MAX_FEED_READERS, max(min(values["max_control_connections"], places) // 2, 1))
-    return FeedLimits(readers, min(values["max_feed_readers_per_token"], max(readers // 2, 1)))
+    fixed = FeedLimits()
+    readers = min(fixed.readers, max(min(ControlLimits().max_connections, places) // 2, 1))
+    return FeedLimits(readers, min(fixed.readers_of_token, max(readers // 2, 1)))
 
 
 def _warn_of_short_notices(values: dict[str, Any]) -> None:
@@ -245,6 +244,20 @@ def move_database(source: str, target: str, schema: str) -> dict[str, int]:
         raise UnreadableFile(path=Path(source) / DATABASE_NAME, problem="the file does not exist")
     with opened(source, is_source=True) as old, opened(target, is_source=False) as new:
         return new.run(lambda: old.run(lambda: move.move(old, new, without_password(target))))
+
+
+def report_restore(database: str, schema: str) -> str:
+    """Report that a database was restored, so that the leader skips numbers. Returns the place of the database."""
+    try:
+        from forewarn.stores.postgresql import PostgresqlMembership
+        from forewarn.stores.postgresql_server import PostgresqlServer
+    except ImportError as error:
+        raise ExtraMissing from error
+    server = PostgresqlServer(database, schema)
+    server.prepare(creates=False)
+    with closing(PostgresqlMembership(server, "restored")) as membership:
+        membership.report_restore()
+    return server.place
 
 
 def is_database(place: str) -> bool:
@@ -295,6 +308,9 @@ class SharedDatabase:
                 path=str(self._file.with_name(DATABASE_NAME)),
             )
         self.store = postgresql.PostgresqlStore(server, self.id)
+        service = _service_id(self.secret)
+        position_path = self._file and self._file.with_name(f"{POSITION_FILE}-{service[:8]}")
+        self.position_file = NumberFile(position_path) if position_path is not None else None
         self.membership = stack.enter_context(closing(postgresql.PostgresqlMembership(server, self.id)))
         self.journal = postgresql.PostgresqlJournal(server, self.id)
 
@@ -345,8 +361,15 @@ class SharedDatabase:
 class Assembly:
     """A complete service."""
 
-    def __init__(self, values: dict[str, Any], origins: Mapping[str, str] | None = None) -> None:
-        """`origins`: where the value of each setting came from, for people."""
+    limits = FixedLimits()
+    """A program of a test can replace them for its process."""
+
+    def __init__(
+        self, values: dict[str, Any], origins: Mapping[str, str] | None = None, limits: FixedLimits | None = None
+    ) -> None:
+        """`origins`: where the value of each setting came from, for people. `limits`: of this service only."""
+        if limits is not None:
+            self.limits = limits
         self._settings = {name: Value(values[name], (origins or {}).get(name, "default")) for name in SETTINGS}
         # First the parts that can fail, so that a failed start leaves nothing open.
         self.certificate = read_certificate(values)
@@ -380,8 +403,9 @@ class Assembly:
         if shared is not None:
             scheme = "https" if self.certificate else "http"
             row = shared.row(f"{scheme}://{address_of(control_listener)}", self.certificate, clock)
+            lease_seconds = values["lease"].total_seconds()
             self.node = Node(
-                self.engine, shared.store, shared.membership, shared.journal, row, values["lease"].total_seconds()
+                self.engine, shared.store, shared.membership, shared.journal, row, lease_seconds, shared.position_file
             )
             tls = None
             if self.certificate is not None:
@@ -390,24 +414,24 @@ class Assembly:
         options = MetadataOptions(
             rate_limit=values["rate_limit"],
             preview_versions=values["preview_versions"],
-            newer_versions=values["newer_versions"],
             post_without_header=values["post_without_header"],
             first_get_delay=values["first_get_delay"],
             access_log=values["access_log"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
         places = connection_places()
-        limits = metadata_limits(values, places.metadata)
-        self.metadata = MetadataServer(self.engine, metadata_listener, options, limits, self.faults)
-        self.metadata.own_listeners = {
-            f"{name} = {values[name]!r}": listener
-            for name, listener in (("metadata", metadata_listener), ("control", control_listener))
-        }
-        self.metadata.all_addresses_needed = shared is None
+        limits = metadata_limits(self.limits.metadata, values, places.metadata)
+        self.metadata = MetadataServer(
+            *(self.engine, metadata_listener, options, limits, self.faults),
+            own_listeners={
+                f"{name} = {values[name]!r}": listener
+                for name, listener in (("metadata", metadata_listener), ("control", control_listener))
+            },
+            all_addresses_needed=shared is None,
+        )
         self.engine.subscribe(self._on_published)
-        outbound = OutboundClient(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
-        retry_policy = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
-        self.webhooks = Dispatcher(self.engine, outbound, retry_policy)
+        outbound = OutboundClient(values["webhook_private_networks"])
+        self.webhooks = Dispatcher(self.engine, outbound, self.limits.webhook_retry)
         metrics = Metrics(self.engine)
         metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
@@ -423,7 +447,7 @@ class Assembly:
             self.faults,
             preview_versions=options.preview_versions,
             proof_key=self.proof_key,
-            feed_limits=feed_limits(values, places.control),
+            feed_limits=feed_limits(places.control),
             service_facts=self.facts,
             settings=self._settings,
             cookie=SessionCookie(has_tls=self.certificate is not None),

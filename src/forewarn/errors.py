@@ -1109,8 +1109,7 @@ class TooManyFeedClients(Unavailable):
 
 class TooManyFeedClientsOfToken(TooManyFeedClients):
     message = (
-        "The token {token} has {maximum:,} clients of the feed, the maximum. Close one of them, use another token, or "
-        "raise the setting max_feed_readers_per_token of the service."
+        "The token {token} has {maximum:,} clients of the feed, the maximum. Close one of them, or use another token."
     )
 
 

@@ -241,6 +241,10 @@ class LeaderStore(Store, Protocol):
         A commit raises NotLeading if another node leads.
         """
 
+    def commit_after_loss(self, changes: Changes) -> int:
+        """Commit what core/restore.py has decided. All other nodes load the state, because a number is missing before
+        this commit. Raises StoreFailed; the outcome is then not known, and to repeat it does no harm."""
+
     def follow(self) -> None:
         """Close the connection that it needs to load the state and to write, but not to follow."""
 
@@ -256,17 +260,37 @@ class JournalRow(NamedTuple):
     """The changes of one commit, or a part of them."""
 
     number: int
-    """Counts all commits, without gaps. The rows of a large commit have one number, and follow each other."""
+    """Counts all commits. There are gaps only where numbers were skipped, because the database has lost commits. The
+    rows of a large commit have one number, and follow each other."""
     data: bytes
+    epoch: int = 0
+    """Of the leader that has made it; 0: not known."""
+
+
+class JournalPosition(NamedTuple):
+    """A row of the journal that a node has applied. Two commits with one number have two epochs."""
+
+    number: int = 0
+    epoch: int = 0
+    """0: not known."""
+
+    def is_lost(self, found: Sequence[JournalPosition | JournalRow]) -> bool:
+        """Return whether the database has lost this row. `found` begins with the first row that is not before it."""
+        if not self.number:
+            return False
+        if not found:
+            return True
+        first = found[0]
+        return first.epoch != self.epoch > 0 if first.number == self.number else first.epoch < self.epoch
 
 
 class Journal(Protocol):
     """The commits of the leader, in order. Blocks; used by one thread."""
 
     def read(self, after: int, limit: int) -> list[JournalRow]:
-        """Return at least so many of the next rows: of each commit all, or none.
+        """Return the row `after`, without its data, and at least so many of the next rows: of each commit all, or none.
 
-        If the first is not the one after `after`, earlier rows have expired.
+        If the row `after` is missing, it has expired or is lost.
         """
 
     def newest(self) -> int:
@@ -295,6 +319,26 @@ class LeaseState(NamedTuple):
     """The time of the database."""
 
 
+class LeaseRenewal(NamedTuple):
+    """What a leader learns when it renews its lease."""
+
+    epoch: int | None
+    """None: another node has taken the lease."""
+    nodes: list[NodeRow]
+    found: list[JournalPosition]
+    """The row of the journal that the node has reported as its position, or the next one."""
+    is_replaced: bool
+    """Whether this is another database than the one in which the node has begun to lead."""
+
+
+class DatabaseChange(NamedTuple):
+    """Why clients may know numbers that the database does not have."""
+
+    kind: str
+    """The kind of the row of history about it."""
+    reason: str
+
+
 class NodeRow(NamedTuple):
     """A node, as the database knows it."""
 
@@ -320,8 +364,20 @@ class Membership(Protocol):
     def take_lease(self, seconds: float) -> int | None:
         """Take the lease if it has expired. Returns the new epoch."""
 
-    def renew_lease(self, node: NodeRow, seconds: float) -> tuple[int | None, list[NodeRow]]:
-        """Renew the lease if this node has it, and report that the node is alive. Returns the epoch, and all nodes."""
+    def renew_lease(self, node: NodeRow, seconds: float) -> LeaseRenewal:
+        """Renew the lease if this node has it, and report that the node is alive."""
+
+    def find_change(self) -> DatabaseChange | None:
+        """Return how the database may have lost commits since a node led last; None: nothing is known of that."""
+
+    def save_mark(self) -> None:
+        """Confirm that the change was dealt with that `find_change` has found, if no other one was reported since."""
+
+    def report_loss(self, reason: str) -> None:
+        """Let the leader know that the database has lost commits."""
+
+    def skip_epochs(self, epoch: int, skipped: int) -> int | None:
+        """Skip epochs, if this node has the lease with this one. Returns the new epoch."""
 
     def release_lease(self) -> None:
         """Let another node lead."""

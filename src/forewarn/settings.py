@@ -71,10 +71,10 @@ def _number(minimum: float, maximum: float) -> Callable[[str], float]:
     return read
 
 
-def _count(maximum: int, minimum: int = 0) -> Callable[[str], int]:
+def _count(maximum: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isdecimal() or not minimum <= int(text) <= maximum:
-            raise ValueError(f"must be a whole number from {minimum} to {maximum:,}")
+        if not text.isdecimal() or int(text) > maximum:
+            raise ValueError(f"must be a whole number from 0 to {maximum:,}")
         return int(text)
 
     return read
@@ -403,34 +403,6 @@ SECTIONS = {
             read_networks,
         ),
         Setting(
-            "max_header_size",
-            "16384",
-            "BYTES",
-            "Maximum size of the request line and headers, together.",
-            _count(1_048_576, 1024),
-        ),
-        Setting(
-            "header_timeout", "10s", "DURATION", "Maximum time to receive the headers of a request.", _duration(0.1)
-        ),
-        Setting("body_timeout", "10s", "DURATION", "Maximum time to receive the body of a request.", _duration(0.1)),
-        Setting(
-            "idle_timeout", "75s", "DURATION", "Close a connection after this long without a request.", _duration(0.1)
-        ),
-        Setting(
-            "send_timeout",
-            "30s",
-            "DURATION",
-            "Close a connection when the client does not read its responses for this long.",
-            _duration(0.1),
-        ),
-        Setting(
-            "max_pipelined_requests",
-            "1",
-            "N",
-            "Maximum number of requests that wait on a connection while one is in progress.",
-            _count(1000, 1),
-        ),
-        Setting(
             "max_connections",
             "0",
             "N",
@@ -464,27 +436,6 @@ SECTIONS = {
             _host_names,
         ),
         Setting(
-            "max_control_connections",
-            "4096",
-            "N",
-            "Maximum number of connections, and at most a quarter of the limit of open files.",
-            _count(1_000_000, 1),
-        ),
-        Setting(
-            "max_control_connections_per_address",
-            "2048",
-            "N",
-            "Maximum number of connections from one address, and at most half of all. 0: no limit.",
-            _count(1_000_000),
-        ),
-        Setting(
-            "max_feed_readers_per_token",
-            "100",
-            "N",
-            "Maximum number of clients that follow the feed with the same token. At most 500.",
-            _count(500, 1),
-        ),
-        Setting(
             "portal_session",
             "12h",
             "DURATION",
@@ -500,32 +451,10 @@ SECTIONS = {
             "Private networks that webhooks can connect to, for example 10.0.0.0/8, 127.0.0.1/32; or all.",
             parse_allowed_networks,
         ),
-        Setting("webhook_timeout", "10s", "DURATION", "Maximum time for a webhook to respond.", _duration(0.1, 300)),
-        Setting(
-            "webhook_retry_delay",
-            "1s",
-            "DURATION",
-            "Delay before the first retry of a delivery. It doubles with each retry, up to one hour.",
-            _duration(0.01),
-        ),
-        Setting(
-            "webhook_max_attempts",
-            "80",
-            "N",
-            "Maximum number of attempts to deliver a row of history.",
-            _count(10_000, 1),
-        ),
     ),
     "Compatibility": (
         Setting(
             "preview_versions", "false", "true|false", "Also serve api-versions that are a preview on Azure.", _switch
-        ),
-        Setting(
-            "newer_versions",
-            "reject",
-            "reject|newest",
-            "Response to an unknown newer api-version: 404 as on Azure, or the newest known version.",
-            _choice("reject", "newest"),
         ),
         Setting(
             "post_without_header",
@@ -541,10 +470,17 @@ SECTIONS = {
 SHARED = (
     *("history_retention", "speed", "settle", "inactivity_timeout", "fabric", "description"),
     *("max_pending_user_operations", "max_postponement", "first_get_delay", "webhook_private_networks"),
-    *("webhook_timeout", "webhook_retry_delay", "webhook_max_attempts", "preview_versions", "newer_versions"),
-    *("post_without_header", "lease"),
+    *("preview_versions", "post_without_header", "lease"),
 )
 """Settings that must be equal on all nodes of a service."""
+
+PER_NODE = (
+    *("fleet", "data", "name", "metadata", "control", "tls_certificate", "tls_key", "trusted_proxies", "database"),
+    *("database_schema", "node_address", "node_listen", "log_format", "log_level", "access_log", "clock"),
+    *("fabric_command", "rate_limit", "proxy_protocol", "max_connections", "max_connections_per_address"),
+    *("allow_faults", "control_names", "portal_session"),
+)
+"""Settings that can differ between nodes. `clock` and `allow_faults` cannot be used with several nodes."""
 
 SETTINGS = {setting.name: setting for settings in SECTIONS.values() for setting in settings}
 

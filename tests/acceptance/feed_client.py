@@ -25,9 +25,11 @@ class Feed:
         token: str | None = None,
         small: bool = False,
         cookie: str = "",
+        seconds: float = 60,
     ) -> None:
+        """It ends if it gets nothing for so many seconds."""
         host, port = service.control_address
-        self._connection = http.client.HTTPConnection(host, port, timeout=60)
+        self._connection = http.client.HTTPConnection(host, port, timeout=seconds)
         if small:  # small buffers, so that the service soon notices a client that does not read
             connected = socket.socket()
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -37,8 +39,12 @@ class Feed:
         headers = {"Cookie": cookie} if cookie else {"Authorization": f"Bearer {token or service.token}"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        self._connection.request("GET", f"/v1/feed{query}", headers=headers)
-        self.answer = self._connection.getresponse()
+        try:
+            self._connection.request("GET", f"/v1/feed{query}", headers=headers)
+            self.answer = self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
         self.last_id = last_id
 
     def __enter__(self) -> Self:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MINUTE = timedelta(minutes=1)
 ALONE, TOGETHER, EACH = ((0,),), ((0, 1),), ((0,), (1,))
-"""Which of the two VMs on the host are told of, and which of them in one event."""
+"""Which of the two VMs on the host have an event, and which of them have the same one."""
 
 
 class Story(NamedTuple):
@@ -34,22 +34,24 @@ class Story(NamedTuple):
 
     name: str
     cause: str
-    notice: timedelta
-    settle: timedelta
-    kind: str
-    description: str
-    source: str
+    event_type: str
+    notice: timedelta = 15 * MINUTE
+    settle: timedelta = 10 * MINUTE
+    description: str = ""
+    source: str = "Platform"
     duration: int = -1
-    hits: tuple[tuple[int, ...], ...] = ALONE
+    affected: tuple[tuple[int, ...], ...] = ALONE
     host: bool = False
-    asked: tuple[tuple[str, str], ...] = ()
+    """The request names the host, not the VMs."""
+    options: dict[str, str] | None = None
+    """Options of the request."""
     group: str = "availability-set"
     priority: str = "regular"
     eviction_policy: str = ""
 
     @property
     def deletes(self) -> bool:
-        return self.kind == "Terminate" or self.eviction_policy == "delete"
+        return self.event_type == "Terminate" or self.eviction_policy == "delete"
 
 
 UPDATE = "Host server is undergoing maintenance."
@@ -59,62 +61,112 @@ REDEPLOY = "Virtual machine is going to be redeployed as requested by authorized
 FAILURE = "Virtual machine has encountered a failure."
 REPAIR = "Host server is undergoing an emergency repair."
 
-FIFTEEN, TEN, FIVE, NONE, WEEK = 15 * MINUTE, 10 * MINUTE, 5 * MINUTE, 0 * MINUTE, timedelta(days=7)
+TEN, FIVE, NONE, WEEK = 10 * MINUTE, 5 * MINUTE, 0 * MINUTE, timedelta(days=7)
 HALF = timedelta(seconds=30)
 
 STORIES = (
-    Story("restart", "restart", FIFTEEN, TEN, "Reboot", RESTART, "User"),
-    Story("restarts", "restart", FIFTEEN, TEN, "Reboot", RESTART, "User", hits=EACH),
-    Story("redeploy", "redeploy", TEN, TEN, "Redeploy", REDEPLOY, "User"),
-    Story("freeze", "host-update", FIFTEEN, TEN, "Freeze", UPDATE, "Platform", 9, TOGETHER, host=True),
+    Story("restart", cause="restart", event_type="Reboot", description=RESTART, source="User"),
+    Story("restarts", cause="restart", event_type="Reboot", description=RESTART, source="User", affected=EACH),
+    Story("redeploy", cause="redeploy", notice=TEN, event_type="Redeploy", description=REDEPLOY, source="User"),
     Story(
-        *("long", "host-update", FIFTEEN, TEN, "Freeze", UPDATE, "Platform", 30, TOGETHER),
+        "freeze", cause="host-update", event_type="Freeze", description=UPDATE, duration=9, affected=TOGETHER, host=True
+    ),
+    Story(
+        "long",
+        cause="host-update",
+        event_type="Freeze",
+        description=UPDATE,
+        duration=30,
+        affected=TOGETHER,
         host=True,
-        asked=(("type", "freeze"), ("duration", "30s")),
+        options={"type": "freeze", "duration": "30s"},
     ),
     Story(
-        *("reboot", "host-update", FIFTEEN, TEN, "Reboot", UPDATE, "Platform"),
-        hits=TOGETHER,
+        "reboot",
+        cause="host-update",
+        event_type="Reboot",
+        description=UPDATE,
+        affected=TOGETHER,
         host=True,
-        asked=(("type", "Reboot"),),
+        options={"type": "Reboot"},
     ),
-    Story("migration", "live-migration", FIFTEEN, FIVE, "Freeze", MIGRATION, "Platform", 5, TOGETHER),
     Story(
-        *("network", "host-update", FIFTEEN, TEN, "Freeze", "Network update.", "Platform", 0, TOGETHER),
+        "migration",
+        cause="live-migration",
+        settle=FIVE,
+        event_type="Freeze",
+        description=MIGRATION,
+        duration=5,
+        affected=TOGETHER,
+    ),
+    Story(
+        "network",
+        cause="host-update",
+        event_type="Freeze",
+        description="Network update.",
+        duration=0,
+        affected=TOGETHER,
         host=True,
-        asked=(("duration", "0s"), ("description", "Network update.")),
+        options={"duration": "0s", "description": "Network update."},
     ),
     Story(
-        *("unknown", "live-migration", FIFTEEN, FIVE, "Freeze", "", "Platform", -1, TOGETHER),
-        asked=(("duration", "unknown"), ("description", "")),
+        "unknown",
+        cause="live-migration",
+        settle=FIVE,
+        event_type="Freeze",
+        affected=TOGETHER,
+        options={"duration": "unknown", "description": ""},
     ),
-    Story("degraded", "degraded-hardware", WEEK, TEN, "Freeze", "", "Platform", 5, hits=EACH, host=True),
     Story(
-        *("worn", "degraded-hardware", WEEK, TEN, "Redeploy", "", "Platform"),
-        hits=EACH,
+        "degraded", cause="degraded-hardware", notice=WEEK, event_type="Freeze", duration=5, affected=EACH, host=True
+    ),
+    Story(
+        "worn",
+        cause="degraded-hardware",
+        notice=WEEK,
+        event_type="Redeploy",
+        affected=EACH,
         host=True,
-        asked=(("type", "redeploy"),),
+        options={"type": "redeploy"},
     ),
-    Story("failure", "hardware-failure", NONE, TEN, "Reboot", FAILURE, "Platform", hits=TOGETHER, host=True),
     Story(
-        *("failed", "hardware-failure", NONE, TEN, "Redeploy", FAILURE, "Platform"),
-        hits=TOGETHER,
+        "failure",
+        cause="hardware-failure",
+        notice=NONE,
+        event_type="Reboot",
+        description=FAILURE,
+        affected=TOGETHER,
         host=True,
-        asked=(("type", "redeploy"),),
     ),
-    Story("repair", "emergency-repair", FIFTEEN, TEN, "Reboot", REPAIR, "Platform", hits=TOGETHER, host=True),
-    Story("eviction", "eviction", HALF, MINUTE, "Preempt", "", "Platform", priority="spot"),
     Story(
-        *("evicted", "eviction", HALF, MINUTE, "Preempt", "", "Platform"),
+        "failed",
+        cause="hardware-failure",
+        notice=NONE,
+        event_type="Redeploy",
+        description=FAILURE,
+        affected=TOGETHER,
+        host=True,
+        options={"type": "redeploy"},
+    ),
+    Story("repair", cause="emergency-repair", event_type="Reboot", description=REPAIR, affected=TOGETHER, host=True),
+    Story("eviction", cause="eviction", notice=HALF, settle=MINUTE, event_type="Preempt", priority="spot"),
+    Story(
+        "evicted",
+        cause="eviction",
+        notice=HALF,
+        settle=MINUTE,
+        event_type="Preempt",
         group="scale-set",
         priority="spot",
         eviction_policy="delete",
     ),
-    Story("reimage", "reimage", FIFTEEN, TEN, "Reboot", "", "User", group="scale-set"),
-    Story("images", "image-upgrade", FIFTEEN, TEN, "Reboot", "", "Platform", hits=EACH, group="scale-set"),
-    Story("delete", "delete", TEN, MINUTE, "Terminate", "", "User", group="scale-set"),
-    Story("scalein", "scale-in", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
-    Story("ill", "instance-repair", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
+    Story("reimage", cause="reimage", event_type="Reboot", source="User", group="scale-set"),
+    Story("images", cause="image-upgrade", event_type="Reboot", affected=EACH, group="scale-set"),
+    Story(
+        "delete", cause="delete", notice=TEN, settle=MINUTE, event_type="Terminate", source="User", group="scale-set"
+    ),
+    Story("scalein", cause="scale-in", notice=TEN, settle=MINUTE, event_type="Terminate", group="scale-set"),
+    Story("ill", cause="instance-repair", notice=TEN, settle=MINUTE, event_type="Terminate", group="scale-set"),
 )
 NOTICED = [story for story in STORIES if story.notice]
 COURSES = ("due", "early", "cancelled")
@@ -132,7 +184,7 @@ def part_of_fleet(number: int, story: Story, course: str) -> str:
     name = group_of(story, course)
     vm_name = "" if story.group == "scale-set" else f'name = "{name}_{{n}}"'
     notices = 'os_image_notice = "PT15M"\n' if story.group == "scale-set" else ""
-    if story.kind == "Terminate":
+    if story.event_type == "Terminate":
         notices += 'terminate_notice = "PT10M"'
     eviction_policy = f'eviction_policy = "{story.eviction_policy}"' if story.eviction_policy else ""
     return f"""
@@ -184,42 +236,44 @@ class Scene:
         self.number = incarnation(service, self.inside[0])
         self.strangers = document(service, self.outside)
         assert self.number == 0
-        self.told: list[dict[str, Any]] = []
+        self.expected: list[dict[str, Any]] = []
 
     def begin(self) -> None:
         story = self.story
         names = [f"{self.name}_{number}" for number in range(2)]
-        target = {"host": f"{self.name}-a"} if story.host else {"vms": names[: sum(map(len, story.hits))]}
-        operations = request(self.service, story.cause, **target, **dict(story.asked))
+        target = {"host": f"{self.name}-a"} if story.host else {"vms": names[: sum(map(len, story.affected))]}
+        operations = request(self.service, story.cause, **target, **(story.options or {}))
         self.ids = [event["id"] for operation in operations for event in operation["events"]]
         not_before = self.service.now + story.notice
-        self.told = [self.event(event_id, hit, not_before) for event_id, hit in zip(self.ids, story.hits, strict=True)]
-        self.number += len(self.told)
+        self.expected = [
+            self.event(event_id, vms, not_before) for event_id, vms in zip(self.ids, story.affected, strict=True)
+        ]
+        self.number += len(self.expected)
 
-    def event(self, event_id: str, hit: tuple[int, ...], not_before: datetime) -> dict[str, Any]:
+    def event(self, event_id: str, vms: tuple[int, ...], not_before: datetime) -> dict[str, Any]:
         story = self.story
-        resources = [f"{self.name}_{number}" for number in hit]
+        resources = [f"{self.name}_{number}" for number in vms]
         return scheduled_event(
-            event_id, story.kind, resources, not_before, story.description, story.source, story.duration
+            event_id, story.event_type, resources, not_before, story.description, story.source, story.duration
         )
 
     def start(self) -> None:
-        self.told = [started(event) for event in self.told]
+        self.expected = [started(event) for event in self.expected]
 
     def end(self) -> None:
-        self.number += len(self.told)
-        self.told = []
+        self.number += len(self.expected)
+        self.expected = []
 
     def check(self) -> None:
         first, *others = self.callers()
-        check_document(self.service, first, self.number, self.told)
+        check_document(self.service, first, self.number, self.expected)
         for address in others:
-            check_document(self.service, address, self.number, self.told, (OLDEST, NEWEST))
-        assert document(self.service, self.outside) == self.strangers, "who is outside the scope sees nothing"
+            check_document(self.service, address, self.number, self.expected, (OLDEST, NEWEST))
+        assert document(self.service, self.outside) == self.strangers, "a VM outside the scope sees nothing"
 
     def callers(self) -> list[str]:
         """The addresses that still get a response: all except that of a deleted VM."""
-        return self.inside[1:] if self.story.deletes and not self.told else self.inside
+        return self.inside[1:] if self.story.deletes and not self.expected else self.inside
 
 
 def pass_just(scene: Scene, length: timedelta) -> None:
@@ -230,14 +284,16 @@ def pass_just(scene: Scene, length: timedelta) -> None:
 
 
 @pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
-def test_unapproved_it_is_scheduled_starts_when_due_and_disappears_when_settled(service: Service, story: Story) -> None:
+def test_an_unapproved_event_is_scheduled_starts_when_due_and_disappears_when_settled(
+    service: Service, story: Story
+) -> None:
     scene = Scene(service, story, "due")
     scene.check()
     scene.begin()
     scene.check()
     pass_just(scene, story.notice)
     scene.start()
-    scene.number += len(scene.told)
+    scene.number += len(scene.expected)
     scene.check()
     pass_just(scene, story.settle)
     scene.end()
@@ -245,17 +301,17 @@ def test_unapproved_it_is_scheduled_starts_when_due_and_disappears_when_settled(
 
 
 @pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
-def test_approved_by_a_vm_of_the_scope_that_is_not_hit_it_starts_at_once(service: Service, story: Story) -> None:
+def test_an_event_starts_at_once_when_an_unaffected_vm_of_its_scope_approves_it(service: Service, story: Story) -> None:
     scene = Scene(service, story, "early")
     scene.begin()
     service.advance(story.notice / 2)
     scene.check()
-    assert service.approve(*scene.ids, source=scene.outside).status == 400, "not by who is outside the scope"
+    assert service.approve(*scene.ids, source=scene.outside).status == 400, "a VM outside the scope cannot approve"
     scene.check()
     answer = service.approve(*scene.ids, source=scene.inside[2])
     assert (answer.status, answer.body) == (200, b"")
     scene.start()
-    scene.number += len(scene.told)
+    scene.number += len(scene.expected)
     scene.check()
     pass_just(scene, story.settle)
     scene.end()
@@ -263,7 +319,7 @@ def test_approved_by_a_vm_of_the_scope_that_is_not_hit_it_starts_at_once(service
 
 
 @pytest.mark.parametrize("story", [story for story in STORIES if not story.notice], ids=lambda story: story.name)
-def test_a_failure_is_never_scheduled_it_has_started(service: Service, story: Story) -> None:
+def test_the_event_of_a_failure_has_started_at_once(service: Service, story: Story) -> None:
     scene = Scene(service, story, "due")
     scene.begin()
     scene.start()
@@ -354,6 +410,49 @@ def test_a_cause_is_rejected_until_the_work_of_the_first_is_done(forewarn: Servi
     assert forewarn.control("POST", f"/v1/operations/{first['id']}/done").status == 200
     again = request(forewarn, cause, **target, **options) if cause != "live-migration" else []
     assert all(operation["id"] != first["id"] for operation in again)
+
+
+POOL = """
+[[group]]
+name = "pool"
+kind = "scale-set"
+terminate_notice = "PT10M"
+os_image_notice = "PT15M"
+[[vm]]
+group = "pool"
+count = 2
+addresses = "127.0.0.1-127.0.0.2"
+[[vm]]
+name = "spot"
+address = "127.0.0.3"
+priority = "spot"
+"""
+CONFLICTS_OF_A_VM = {
+    **dict.fromkeys(("start", "eviction", "rebalance"), "spot"),
+    **dict.fromkeys(("reimage", "image-upgrade", "delete", "scale-in", "instance-repair"), "pool_0"),
+}
+
+
+@pytest.mark.parametrize("cause", CONFLICTS_OF_A_VM)
+@pytest.mark.forewarn(fleet=POOL, fabric="manual", preview_versions=True)
+def test_a_vm_has_one_operation_of_a_cause_at_a_time(forewarn: Service, cause: str) -> None:
+    name = CONFLICTS_OF_A_VM[cause]
+    if cause == "start":
+        (eviction,) = request(forewarn, "eviction", name, notice="0s", overrides=["notice"])
+        assert forewarn.control("POST", f"/v1/operations/{eviction['id']}/done").status == 200
+    (first,) = request(forewarn, cause, name)
+
+    def is_rejected(status: str) -> None:
+        rejected = forewarn.control("POST", "/v1/operations", {"cause": cause, "vms": [name]})
+        assert rejected.status == 409
+        assert f"{name} already has a {status} {cause} (operation {first['id']})" in rejected.json()["detail"]
+
+    is_rejected(first["status"])
+    if cause not in ("start", "rebalance"):  # a recommendation never starts
+        act_on_event(forewarn, first["events"][0]["id"], "approve")
+        is_rejected("started")
+    others = request(forewarn, cause, "pool_1") if name == "pool_0" else []
+    assert all(operation["id"] != first["id"] for operation in others), "another VM does not conflict"
 
 
 @pytest.mark.forewarn(fleet=PAIR)

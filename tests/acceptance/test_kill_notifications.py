@@ -25,10 +25,7 @@ name = "web-0"
 group = "web"
 address = "127.0.0.1"
 """
-OPTIONS = (
-    *("--webhook-private-networks", "127.0.0.1", "--webhook-retry-delay", "0.01s", "--webhook-timeout", "60s"),
-    *("--clock", "virtual"),
-)
+OPTIONS = ("--webhook-private-networks", "127.0.0.1", "--clock", "virtual")
 HELD = 20
 
 

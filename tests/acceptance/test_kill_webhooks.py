@@ -7,17 +7,19 @@ with the same id. All rows come in their order.
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from depth import amount
+from forewarn.testing import ServiceProcess
 from webhook_receiver import Receiver, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from forewarn.testing import ServiceProcess
     from webhook_receiver import ReceivedRequest
 
 VMS = ("a", "b", "c")
@@ -30,10 +32,11 @@ FLEET = "".join(
 )
 ROUNDS = amount(12, 3)
 MOST_IN_DOUBT = 8
-OPTIONS = (
-    *("--webhook-private-networks", "127.0.0.1", "--webhook-retry-delay", "0.01s", "--webhook-timeout", "5s"),
-    *("--clock", "virtual"),
-)
+OPTIONS = ("--webhook-private-networks", "127.0.0.1", "--clock", "virtual")
+
+
+class QuickRetries(ServiceProcess):
+    command = (sys.executable, str(Path(__file__).parents[1] / "quick_retries.py"))
 
 
 @pytest.fixture
@@ -43,12 +46,15 @@ def receiver() -> Iterator[Receiver]:
     made.close()
 
 
-def listening(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
-    """Start a service whose VMs have all polled, so that every operation has a notice."""
-    service = make_service(*OPTIONS, fleet=FLEET)
-    for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
-        service.request(source=source)
-    return service
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    """A service whose VMs have all polled, so that every operation has a notice."""
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(FLEET)
+    with QuickRetries(tmp_path).start("--fleet", str(fleet), *OPTIONS) as made:
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+            made.request(source=source)
+        yield made
 
 
 def moody(luck: random.Random) -> Callable[[ReceivedRequest], Reply]:
@@ -72,11 +78,8 @@ def moody(luck: random.Random) -> Callable[[ReceivedRequest], Reply]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_every_row_arrives_once_and_in_order(
-    make_service: Callable[..., ServiceProcess], receiver: Receiver, how: str, seed: int
-) -> None:
+def test_every_row_arrives_once_and_in_order(service: ServiceProcess, receiver: Receiver, how: str, seed: int) -> None:
     luck = random.Random(seed)  # noqa: S311
-    service = listening(make_service)
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
     operations: list[str] = []
     for _ in range(ROUNDS):
@@ -118,11 +121,8 @@ def receiver_has_all(service: ServiceProcess, receiver: Receiver, operations: li
     return history(service, operations).keys() <= {got.id for got in receiver.taken}
 
 
-def test_delivery_resumes_after_kills_during_failures(
-    make_service: Callable[..., ServiceProcess], receiver: Receiver
-) -> None:
+def test_delivery_resumes_after_kills_during_failures(service: ServiceProcess, receiver: Receiver) -> None:
     """Nothing was taken before the kill, so after it each row is taken exactly once."""
-    service = listening(make_service)
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
     receiver.respond = lambda _: Reply(503)
     operations: list[str] = []

@@ -161,7 +161,7 @@ def test_a_follower_checks_a_request_before_it_reads_the_body(cluster: Cluster) 
 
 def test_a_follower_receives_few_fleet_files_at_a_time(cluster: Cluster) -> None:
     """Each of them can fill a large part of its memory. They have the same time for each part as on the leader."""
-    _, follower = cluster.add(), cluster.add("--body-timeout", "2s")
+    _, follower = cluster.add(), cluster.add()
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(begin(follower, "PUT", "/v1/fleet", follower.token))) for _ in range(4)]
         ready: list[socket.socket] = []
@@ -218,6 +218,16 @@ def test_a_leader_that_hangs_loses_its_lease_and_follows_when_it_continues(clust
     assert first.poll("web-0").json()["Events"][0]["EventId"].lower() == event
     cluster.until_equal()
     assert first.list_all("/v1/history") == second.list_all("/v1/history")
+
+
+def test_a_leader_that_is_cut_off_in_the_middle_of_a_renewal_is_replaced(cluster: Cluster) -> None:
+    first, second = cluster.add(), cluster.add()
+    enabled(first)
+    cluster.until_equal()
+    first.relay.tear(first.name.encode())  # it renews its lease when it reports its name
+    assert cluster.leader([second]) is second
+    first.relay.mend()
+    cluster.until_equal()
 
 
 @pytest.fixture

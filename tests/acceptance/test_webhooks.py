@@ -13,12 +13,15 @@ import pytest
 
 from acceptance.causes import request_one
 from command_line import run_command
+from forewarn.assembly import FixedLimits
+from forewarn.core.webhooks import WebhookRetryPolicy
+from forewarn.testing import Service
 from webhook_receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from forewarn.testing import Service, ServiceProcess
+    from forewarn.testing import ServiceProcess
     from forewarn.testing.client import ServiceClient
     from webhook_receiver import ReceivedRequest
 
@@ -37,9 +40,10 @@ address = "127.0.0.1"
 name = "db"
 address = "127.0.0.2"
 """
-LOCAL = ("--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "0.01s", "--clock", "virtual")
-"""For a service in a process; the marker says the same to one in this process."""
-pytestmark = pytest.mark.forewarn(fleet=FLEET, webhook_private_networks="127.0.0.1/32", webhook_retry_delay="0.01s")
+LOCAL = ("--webhook-private-networks", "127.0.0.1/32", "--clock", "virtual")
+"""For a service in a process of its own, which has the usual delay of retries."""
+QUICK = FixedLimits(webhook_retry=WebhookRetryPolicy(retry_seconds=0.01))
+pytestmark = pytest.mark.forewarn(fleet=FLEET, webhook_private_networks="127.0.0.1/32", limits=QUICK)
 
 
 @pytest.fixture
@@ -225,15 +229,20 @@ def test_a_delivery_during_a_full_disk_is_stored_later_and_not_repeated(
     assert [got.id for got in receiver.got] == [first, second, third]
 
 
-def test_failed_rows_are_shown_and_can_be_retried(
-    make_service: Callable[..., ServiceProcess], receiver: Receiver
-) -> None:
-    service = make_service(*LOCAL, "--webhook-max-attempts", "2", fleet=FLEET)
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """One that gives up after two attempts, and can be started again."""
+    twice = QUICK._replace(webhook_retry=WebhookRetryPolicy(retry_seconds=0.01, attempts=2))
+    with Service(FLEET, data=tmp_path / "data", webhook_private_networks="127.0.0.1/32", limits=twice) as made:
+        yield made
+
+
+def test_failed_rows_are_shown_and_can_be_retried(service: Service, receiver: Receiver) -> None:
     parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
     receiver.respond = lambda _: Reply(400)
     expected = {
         number
-        for operation in (service.request_operation("restart", "web-0"), service.request_operation("restart", "db"))
+        for operation in (request_one(service, "restart", "web-0"), request_one(service, "restart", "db"))
         for number in events(service, [operation])
     }
     receiver.until(lambda: len(receiver.got) == 4)
@@ -245,8 +254,8 @@ def test_failed_rows_are_shown_and_can_be_retried(
     assert 'forewarn_webhook_delivery_attempts_total{result="failed",webhook="pager"} 4.0' in metrics
     assert 'forewarn_webhook_undelivered_rows{state="failed",webhook="pager"} 2.0' in metrics
     # The same after a restart: nothing is tried that was given up.
-    assert service.stop() == 0
-    service.start(*LOCAL, "--webhook-max-attempts", "2")
+    service.stop()
+    service.start()
     rows = parsed(service, "webhook", "failures", "pager")["failures"]
     assert [(row["attempts"], row["failed"]) for row in rows] == [(2, True), (2, True)]
     receiver.respond = lambda _: Reply()
@@ -295,7 +304,7 @@ def test_a_webhook_over_tls_by_host_name(make_service: Callable[..., ServiceProc
 def test_private_networks_are_rejected_unless_the_operator_allows_them(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
-    service = make_service("--webhook-retry-delay", "0.01s", fleet=FLEET)
+    service = make_service(fleet=FLEET)
     for url in (receiver.url(), receiver.url(host="[::1]"), receiver.url(host="[::ffff:127.0.0.1]")):
         result = run_command(service, "webhook", "add", "pager", url)
         assert result.returncode == 5
@@ -318,9 +327,6 @@ def test_an_invalid_network_in_the_setting_is_rejected(make_service: Callable[..
     for arguments in (
         ("--webhook-private-networks", "everything"),
         ("--webhook-private-networks", "10.0.0.1/8"),
-        ("--webhook-retry-delay", "0s"),
-        ("--webhook-max-attempts", "0"),
-        ("--webhook-timeout", "1h"),
     ):
         with pytest.raises(RuntimeError, match=f"{arguments[0][2:].replace('-', '_')} = "):
             make_service(*arguments)

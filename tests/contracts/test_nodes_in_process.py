@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from forewarn.core.events import Event
     from forewarn.core.state import Changes, Draft
     from forewarn.engine.engine import Published
-    from forewarn.ports import LeaseState
+    from forewarn.ports import LeaseRenewal, LeaseState
     from postgresql import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +84,7 @@ class SlowMembership(PostgresqlMembership):
         self.looked.set()
         return found
 
-    def renew_lease(self, node: NodeRow, seconds: float) -> tuple[int | None, list[NodeRow]]:
+    def renew_lease(self, node: NodeRow, seconds: float) -> LeaseRenewal:
         found = super().renew_lease(node, seconds)
         self.renewing.set()
         self.may_renew.wait(LONGEST_WAIT_SECONDS)
@@ -421,7 +421,7 @@ async def caught_up(one: Member, two: Member) -> None:
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": CountedLoop})], ids=["counted"])
 async def test_a_follower_applies_a_large_fleet_in_short_turns(server: PostgresqlServer) -> None:
-    async with running(server, "one", "two") as (one, two):
+    async with running(server, "one", "two", lease_seconds=60) as (one, two):
         await until(lambda: "alive_at" in one.engine.facts)  # its own first commit
         await caught_up(one, two)
         async with two.node._applying:
@@ -439,7 +439,7 @@ async def test_a_follower_has_turns_for_polls_between_changes_of_its_fleet(serve
         vm = draft.fleet.vms["x"]
         draft.change_fleet(FleetChange(changed=(vm._replace(host=host),), in_place=True))
 
-    async with running(server, "one", "two") as (one, two):
+    async with running(server, "one", "two", lease_seconds=60) as (one, two):
         await one.engine.apply_fleet(Fleet([VM("x", "x", "a")]), "test")
         await caught_up(one, two)
         async with two.node._applying:

@@ -188,27 +188,6 @@ VERSIONS = (
         target=at("2024-07-09"),
         rules=LENIENT,
     ),
-    told(
-        name="newer version, allowed",
-        mark=ASSUMED,
-        says="With a setting, a date after the newest version gets the newest document.",
-        target=at("2031-12-31"),
-        rules=LENIENT,
-    ),
-    unknown_version(
-        name="unknown date, newer allowed",
-        mark=ASSUMED,
-        says="That setting does not apply to unknown dates between versions.",
-        target=at("2018-01-01"),
-        rules=LENIENT,
-    ),
-    bad_version(
-        name="latest, newer allowed",
-        mark=ASSUMED,
-        says="That setting does not apply to values that are not dates.",
-        target=at("latest"),
-        rules=LENIENT,
-    ),
 )
 
 HEADER = (

@@ -14,7 +14,7 @@ from golden.exchange import request
 
 DEFAULT = "default"
 LENIENT = "lenient"
-"""With preview versions, newer versions, and approvals without the header."""
+"""With preview versions, and approvals without the header."""
 
 # Callers. web-0 has a scheduled restart, app_0 has events to approve, quiet has none, fresh has never polled. full has
 # every key of the fleet file that /metadata/instance shows.

@@ -235,7 +235,7 @@ AREAS: dict[str, tuple[Statement, ...]] = {
             "request: approval at 2017-03-01",
         ),
         _holds("`latest` is no longer a version.", LINUX, "1.17", "request: latest"),
-        _holds("Older versions stay available.", IMDS, "1.1 1.20", "request: document at 2017-11-01"),
+        _holds("Older versions stay available.", IMDS, "1.1 1.19", "request: document at 2017-11-01"),
     ),
     "Document": (
         _holds("The document has an array of events.", LINUX, "2.12", "request: document at 2020-07-01"),

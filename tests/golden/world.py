@@ -82,7 +82,7 @@ role = "front"
 
 RULES = {
     DEFAULT: (),
-    LENIENT: ("--preview-versions", "true", "--newer-versions", "newest", "--post-without-header", "true"),
+    LENIENT: ("--preview-versions", "true", "--post-without-header", "true"),
 }
 _NOT_BEFORE = re.compile(rb'"NotBefore":"' + DATE + rb'"')
 

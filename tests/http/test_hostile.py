@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.testing import ServiceProcess
+from forewarn.assembly import FixedLimits
+from forewarn.metadata.limits import MetadataLimits
+from forewarn.testing import Service, ServiceProcess
 from golden.exchange import POLL, Line, request, stop_cleanly
 from golden.responses_limits import HEAD_TOO_LARGE, MALFORMED
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
+FLEET = '[[vm]]\nname = "web-0"\naddress = "127.0.0.1"\n'
 TRUE = (("Metadata", "true"),)
 CHUNKED = (*TRUE, ("Transfer-Encoding", "chunked"))
 
@@ -187,9 +190,16 @@ def test_expect_100_continue_with_too_large_a_body_is_rejected(service: ServiceP
 # --- Slow -----------------------------------------------------------------------------------------
 
 
-def test_requests_that_never_finish_are_closed(make_service: Callable[..., ServiceProcess]) -> None:
+@pytest.fixture
+def with_limits() -> Iterator[Callable[..., Service]]:
+    """Start a service with these limits instead of the fixed ones."""
+    with ExitStack() as stack:
+        yield lambda **limits: stack.enter_context(Service(FLEET, limits=FixedLimits(MetadataLimits(**limits))))
+
+
+def test_requests_that_never_finish_are_closed(with_limits: Callable[..., Service]) -> None:
     """Waits for the server's own deadlines; all of them at once."""
-    service = make_service("--header-timeout", "1s", "--body-timeout", "1s")
+    service = with_limits(header_seconds=1, body_seconds=1)
     service.document()
     unfinished = (POLL[:1], POLL[:-2], POLL + POLL[:-1], post(b"{}")[:-1], request("POST", TARGET, CHUNKED, b"5\r\n{"))
     lines = [Line(service) for _ in unfinished]
@@ -202,10 +212,8 @@ def test_requests_that_never_finish_are_closed(make_service: Callable[..., Servi
     assert service.request().status == 200
 
 
-def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(
-    make_service: Callable[..., ServiceProcess],
-) -> None:
-    service = make_service("--idle-timeout", "1s", "--clock", "virtual")
+def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(with_limits: Callable[..., Service]) -> None:
+    service = with_limits(idle_seconds=1)
     tag = service.request().headers["etag"]
     held = request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60")))
     with Line(service) as waiting, Line(service) as idle, Line(service) as polling:
@@ -220,13 +228,12 @@ def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(
             except TimeoutError:
                 continue
             break
-        name = service.get_json("/v1/vms")["vms"][0]["name"]
-        service.request_operation("restart", name)
+        service.request_operation("restart", "web-0")
         assert waiting.read_response().status == 200
 
 
-def test_a_client_that_does_not_read_is_disconnected(make_service: Callable[..., ServiceProcess]) -> None:
-    service = make_service("--send-timeout", "1s")
+def test_a_client_that_does_not_read_is_disconnected(with_limits: Callable[..., Service]) -> None:
+    service = with_limits(send_seconds=1)
     service.document()
     with Line(service) as deaf, pytest.raises(ConnectionError):
         deaf.send(POLL * 1_000_000)  # more than any buffer takes
@@ -262,8 +269,8 @@ def metrics(service: ServiceProcess) -> str:
 
 
 @pytest.mark.parametrize("size", [2000, 40_000])
-def test_the_size_of_a_head_can_be_set(make_service: Callable[..., ServiceProcess], size: int) -> None:
-    service = make_service("--max-header-size", str(size))
+def test_a_head_beyond_the_limit_is_rejected(with_limits: Callable[..., Service], size: int) -> None:
+    service = with_limits(max_header_bytes=size)
     service.document()
     with Line(service) as line:
         assert line.exchange(request("GET", TARGET, (*TRUE, ("X-Large", "a" * (size - 500))))).status == 200

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.feed_client import Feed
+from forewarn.assembly import FixedLimits
 from forewarn.core.durations import from_text
+from forewarn.core.webhooks import WebhookRetryPolicy
 from forewarn.testing import Service
 from shifted_system_clock import ShiftedSystemClock
 from webhook_receiver import Receiver, Reply
@@ -85,9 +87,13 @@ def receiver() -> Iterator[Receiver]:
     made.close()
 
 
+ONE_ATTEMPT = FixedLimits(webhook_retry=WebhookRetryPolicy(retry_seconds=3600))
+"""The test ends before the second."""
+
+
 def test_the_state_of_a_webhook_is_sent(receiver: Receiver) -> None:
     receiver.respond = lambda _: Reply(500)
-    with Service(FLEET, webhook_private_networks="127.0.0.1/32", webhook_retry_delay="1h") as service:
+    with Service(FLEET, webhook_private_networks="127.0.0.1/32", limits=ONE_ATTEMPT) as service:
         service.control("POST", "/v1/webhooks", {"name": "chat", "url": receiver.url(), "kinds": ["scheduled"]})
         with following(service, "webhooks") as messages:
             assert wait_for(messages, "webhook")["last_error"] is None

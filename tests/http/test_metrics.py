@@ -89,7 +89,7 @@ def test_events_and_requests_are_counted(make_service: MakeService) -> None:
 def test_every_metric_is_on_its_page(forewarn: Service) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     names = set(re.findall(r"^# HELP (\S+)", forewarn.control("GET", "/metrics").body.decode(), re.MULTILINE))
-    assert names == set(re.findall(r"^\| `(forewarn_\w+)`", page, re.MULTILINE))
+    assert names == set(re.findall(r"^\| `((?:forewarn|process)_\w+)`", page, re.MULTILINE))
 
 
 def test_the_scheduler_delay_is_measured_in_real_time(make_service: MakeService) -> None:

@@ -23,7 +23,7 @@ def test_each_setting_has_its_value_and_its_origin(make_service: Callable[..., S
     assert list(found) == list(SETTINGS)
     assert (found["speed"]["value"], found["speed"]["default"], found["speed"]["origin"]) == ("60", "1", "--speed")
     assert (found["rate_limit"]["value"], found["rate_limit"]["origin"]) == ("7", "FOREWARN_RATE_LIMIT")
-    assert (found["idle_timeout"]["value"], found["idle_timeout"]["origin"]) == ("1m15s", "default")
+    assert (found["inactivity_timeout"]["value"], found["inactivity_timeout"]["origin"]) == ("1d", "default")
     assert "restart=5m" in found["settle"]["value"]
     assert found["portal_session"]["help"] == SETTINGS["portal_session"].help
 

@@ -150,6 +150,31 @@ def test_an_advisory_has_no_deadline_and_waits_for_no_approval(forewarn: Service
     assert forewarn.events == []
 
 
+POOL = """
+[[group]]
+name = "pool"
+kind = "scale-set"
+[[vm]]
+group = "pool"
+count = 1
+priority = "spot"
+"""
+
+
+@pytest.mark.forewarn(fleet=POOL)
+def test_the_button_of_a_dangerous_cause_is_marked(forewarn: Service, user: PortalUser) -> None:
+    dangerous = {cause["name"]: cause["dangerous"] for cause in forewarn.get_json("/v1/causes")["causes"]}
+    user.follow("Fleet")
+    user.page.get_by_role("link", name="pool_0: ").click()
+    choice = user.page.get_by_label("Operation", exact=True)
+    names = choice.locator("option").evaluate_all("options => options.map((option) => option.value)")
+    assert {dangerous[name] for name in names} == {True, False}
+    for name in names:
+        choice.select_option(name)
+        style = user.button(f"Request {name}").get_attribute("class")
+        assert style == ("danger" if dangerous[name] else "primary"), name
+
+
 @pytest.mark.forewarn(fleet=SPOT)
 def test_an_eviction_with_a_notice_below_the_minimum(forewarn: Service, user: PortalUser) -> None:
     user.follow("Fleet")

@@ -16,6 +16,7 @@ from forewarn.cli import NOUNS, root
 from forewarn.core.durations import format_duration
 from forewarn.core.faults import FAULTS
 from forewarn.errors import EXIT_CODES
+from forewarn.settings import SETTINGS
 from forewarn.verify.check import SECTIONS
 from forewarn.verify.runner import CHECKS
 
@@ -112,6 +113,12 @@ def test_every_log_entry_of_the_agent_is_on_its_page() -> None:
     assert not missing, report(missing)
 
 
+def test_the_settings_page_says_when_to_change_each_setting() -> None:
+    page = (DOCS / "reference" / "settings.md").read_text()
+    section = page.partition("\n## When to change a setting\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^- \*\*`(\w+)`\*\*: (?:Set|Use|Lower|Raise) ", section, re.MULTILINE) == list(SETTINGS)
+
+
 def test_every_fault_is_on_the_fault_page_with_its_methods() -> None:
     page = (DOCS / "how-to" / "faults.md").read_text()
     wrong: list[str] = []
@@ -154,7 +161,7 @@ def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
 
 
 def test_no_link_between_pages_is_broken() -> None:
-    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md"), ROOT / "tests" / "README.md"]
     links = [
         (page, number, part.partition(")")[0].partition("#")[0])
         for page in pages
@@ -169,6 +176,19 @@ def test_no_link_between_pages_is_broken() -> None:
         if not (page.parent / target).exists()
     ]
     assert not broken, report(broken)
+
+
+def test_every_file_that_the_page_about_tests_names_exists() -> None:
+    tests = ROOT / "tests"
+    names = re.findall(r"`([\w/*]+(?:\.py|/))`", (tests / "README.md").read_text())
+    assert len(names) > 20
+    assert not [name for name in names if not list(tests.glob(name))]
+
+
+def test_every_folder_of_tests_is_on_the_page_about_tests() -> None:
+    tests = ROOT / "tests"
+    folders = {path.parent.name for path in tests.glob("*/test_*.py")}
+    assert folders == set(re.findall(r"^\| `(\w+)/` \|", (tests / "README.md").read_text(), re.MULTILINE))
 
 
 def texts_in_the_code() -> set[str]:

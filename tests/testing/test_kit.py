@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn import errors
+from forewarn.core.operations import CAUSES
 from forewarn.scenarios import library
 from forewarn.testing import AsyncService, ScenarioFailed, Service, ServiceProcess
 
@@ -72,28 +73,57 @@ WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] 
     "evict without notice": (lambda vm: vm.evict(notice=0), "Preempt", timedelta(0), None),
     "evict with a long notice": (lambda vm: vm.evict(notice=120), "Preempt", 2 * MINUTE, None),
     "delete": (lambda vm: vm.delete(), "Terminate", 10 * MINUTE, None),
+    "scale in": (lambda vm: vm.scale_in(), "Terminate", 10 * MINUTE, None),
+    "replace": (lambda vm: vm.replace(), "Terminate", 10 * MINUTE, None),
     "reimage": (lambda vm: vm.reimage(), "Reboot", 15 * MINUTE, None),
+    "upgrade image": (lambda vm: vm.upgrade_image(), "Reboot", 15 * MINUTE, None),
+    "repair host": (lambda vm: vm.repair_host(), "Reboot", 15 * MINUTE, None),
     "degrade": (lambda vm: vm.degrade(), "Freeze", timedelta(days=7), timedelta(seconds=5)),
     "fail": (lambda vm: vm.fail(), "Reboot", timedelta(0), None),
 }
 
 
+def notices_for(kind: str) -> dict[str, str]:
+    return {"terminate_notice": "PT10M"} if kind == "Terminate" else {"os_image_notice": "PT15M"}
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_each_method_of_a_vm_makes_its_event(forewarn: Service, way: str) -> None:
     happen, kind, notice, duration = WAYS[way]
-    notices = {"terminate_notice": "PT10M"} if way == "delete" else {"os_image_notice": "PT15M"}
-    vm = forewarn.group("web", vms=3, kind="scale-set", **notices)[0]
+    vm = forewarn.group("web", vms=3, kind="scale-set", **notices_for(kind))[0]
     event = happen(vm)
     assert (event.type, event.vms, event.duration) == (kind, ("web_0",), duration)
     assert event.not_before - forewarn.now == notice
-    told = vm.poll().event(event.id)
-    assert told is not None
-    assert (told.type, told.status, told.concerns(vm.name)) == (kind, event.status, True)
+    seen = vm.poll().event(event.id)
+    assert seen is not None
+    assert (seen.type, seen.status, seen.concerns(vm.name)) == (kind, event.status, True)
     forewarn.advance_to_start(event)
     assert event.status == "Started"
     forewarn.advance(minutes=10)
     assert event.status == "Completed"
     assert vm.running == (kind not in ("Preempt", "Terminate"))
+
+
+def test_an_evicted_vm_can_be_started_without_an_event(forewarn: Service) -> None:
+    vm = forewarn.vm("spot-0")
+    forewarn.advance_to_start(vm.evict())
+    forewarn.advance(minutes=1)
+    before = vm.running
+    vm.start()
+    forewarn.advance("0s")
+    assert (before, vm.running) == (False, True)
+    assert forewarn.events == []
+
+
+@pytest.mark.forewarn(preview_versions=True)
+def test_every_cause_has_a_method(forewarn: Service) -> None:
+    for number, (happen, kind, _, _) in enumerate(WAYS.values()):
+        happen(forewarn.group(f"group-{number}", vms=1, kind="scale-set", **notices_for(kind))[0])
+    forewarn.vm("advised").rebalance()
+    forewarn.vm("evicted").evict(notice=0)
+    forewarn.advance(minutes=1)
+    forewarn.vm("evicted").start()
+    assert {operation["cause"] for operation in forewarn.list_all("/v1/operations?all=true")} == {*CAUSES}
 
 
 @pytest.mark.forewarn(preview_versions=True)

@@ -44,6 +44,11 @@ FLEET = Fleet(
 )
 
 
+def scope_members(fleet: Fleet, scope: str) -> list[str]:
+    """Return the names of the VMs in a scope."""
+    return [vm.name for vm in fleet.vms.values() if fleet.scope_of(vm) == scope]
+
+
 def make_engine(
     folder: Path | None = None, *, limits: OperatorLimits | None = None, store: Store | None = None
 ) -> tuple[Engine, SimulatedFabric]:

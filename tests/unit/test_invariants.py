@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import approve, cancel, make_engine
+from engines import approve, cancel, make_engine, scope_members
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -249,7 +249,7 @@ class InvariantsMachine(RuleBasedStateMachine):
 
     @rule(scope=st.sampled_from(SCOPES))
     def scope_polls(self, scope: str) -> None:
-        if self.engine.fleet.scope_members(scope):
+        if scope_members(self.engine.fleet, scope):
             self.do(self.engine.enable(scope, by=scope))
             self.engine.polled.add(scope)
 
@@ -436,7 +436,7 @@ class InvariantsMachine(RuleBasedStateMachine):
             document = self.engine.document(scope)
             assert all(event.scope == scope for event in document.events)
             assert all(event.status.live for event in document.events)
-            members = {*self.engine.fleet.scope_members(scope)}
+            members = {*scope_members(self.engine.fleet, scope)}
             # A started event stays to its end, even if its VM was deleted meanwhile.
             scheduled = [event for event in document.events if event.status is EventStatus.SCHEDULED]
             assert all(members & {*event.resources} for event in scheduled), "a notice to the wrong VMs"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.history import HISTORY_KINDS
+from forewarn.core.history import HISTORY_KINDS, SKIPPING_KINDS
 from forewarn.core.state import HistoryEntry
 from forewarn.core.webhooks import (
     MAX_SKIPPED,
@@ -371,9 +372,10 @@ def test_every_row_is_delivered_or_failed_in_order(seed: int, length: int, limit
     assert (disk.undelivered, {*taken}) == ({}, {*wanted})
 
 
-def test_rows_that_a_restore_skipped_are_not_counted_as_dropped() -> None:
+@pytest.mark.parametrize("kind", SKIPPING_KINDS)
+def test_rows_that_a_restore_skipped_are_not_counted_as_dropped(kind: str) -> None:
     outbox = Disk(HOOK._replace(cursor=7)).load()
-    restored = HistoryEntry(NOW, "restored", "test", sequence=1_000_007)
+    restored = HistoryEntry(NOW, kind, "test", sequence=1_000_007)
     assert take(outbox, [restored]) == 0
     assert outbox.next() == Attempt(1_000_007, 1, restored)
     assert take(outbox, rows("a", first=1_000_010)) == 2, "later rows are counted as before"

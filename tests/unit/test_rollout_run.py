@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import MINUTE, START, approve, cancel, make_engine, request_operation, running_engine
+from engines import MINUTE, START, approve, cancel, make_engine, request_operation, running_engine, scope_members
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -90,7 +90,7 @@ class RolloutMachine(MortalEngine):
 
     @rule(scope=st.sampled_from(SCOPES))
     def polls(self, scope: str) -> None:
-        if self.engine.fleet.scope_members(scope):
+        if scope_members(self.engine.fleet, scope):
             self.do(self.engine.enable(scope, by=scope))
             self.engine.polled.add(scope)
 

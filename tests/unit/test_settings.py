@@ -15,7 +15,17 @@ from forewarn.cli.settings import command
 from forewarn.control.settings import SettingControl
 from forewarn.core.webhooks import AllowedNetworks
 from forewarn.errors import BadConfigFile, BadSetting, BadSettings, UnknownSetting
-from forewarn.settings import SETTINGS, SETTLING, Setting, Value, default_name, resolve, without_password
+from forewarn.settings import (
+    PER_NODE,
+    SETTINGS,
+    SETTLING,
+    SHARED,
+    Setting,
+    Value,
+    default_name,
+    resolve,
+    without_password,
+)
 from forewarn.testing import Service
 from forewarn.testing.running_service import read_settings
 
@@ -29,6 +39,10 @@ MINUTE = timedelta(minutes=1)
 def no_user_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+
+
+def test_every_setting_is_either_shared_between_nodes_or_of_one_node() -> None:
+    assert sorted((*SHARED, *PER_NODE)) == sorted(SETTINGS)
 
 
 LISTS = {"NETWORKS": ("10.0.0.0/8", "192.168.7.0/24"), "NAMES": ("one.example.org", "two.example.org")}
@@ -98,11 +112,11 @@ def test_the_default_name_in_memory_comes_from_the_process() -> None:
         ("preview_versions", "OFF", False, "false"),
         ("speed", "0.5", 0.5, "0.5"),
         ("metadata", "[::1]:80", "[::1]:80", "[::1]:80"),
-        ("newer_versions", "newest", "newest", "newest"),
+        ("fabric", "manual", "manual", "manual"),
         ("webhook_private_networks", "", AllowedNetworks(), ""),
         ("webhook_private_networks", "all", AllowedNetworks(everything=True), "all"),
-        ("webhook_timeout", "0.5s", timedelta(seconds=0.5), "0s"),
-        ("webhook_max_attempts", "3", 3, "3"),
+        ("first_get_delay", "0.5s", timedelta(seconds=0.5), "0s"),
+        ("max_pending_user_operations", "3", 3, "3"),
     ],
 )
 def test_values(name: str, text: str, value: object, shown: str) -> None:
@@ -126,11 +140,10 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("metadata", "127.0.0.1:²", "HOST:PORT"),
         ("control", "127.0.0.1:65536", "HOST:PORT"),
         ("clock", "sundial", "must be system or virtual"),
-        ("newer_versions", "any", "must be reject or newest"),
         ("webhook_private_networks", "localhost", "10.0.0.0/8, 127.0.0.1/32; or all"),
-        ("webhook_retry_delay", "0s", "must be at least 0.01s"),
-        ("webhook_max_attempts", "0", "from 1 to 10,000"),
-        ("webhook_timeout", "6m", "must be at most 300s"),
+        ("max_pending_user_operations", "-1", "from 0 to 1,000,000"),
+        ("max_pending_user_operations", "1000001", "from 0 to 1,000,000"),
+        ("lease", "2m", "must be at most 60s"),
         ("clock", "virtuel", "must be system or virtual. Did you mean 'virtual'?"),
         ("fabric", "comand", "Did you mean 'command'?"),
         ("settle", "restrat=1m", "Did you mean 'restart'?"),

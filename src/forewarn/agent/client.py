@@ -15,7 +15,15 @@ from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.discovery import find_endpoint
 from forewarn.agent.identity import REQUEST_SECONDS, NameResolver, read_name
 from forewarn.agent.protocol import HEADERS, NAME_PATH, NOT_MODIFIED, OK, PollState, document_in, error_in
-from forewarn.agent.retry import MIN_PAUSE, STEP_SECONDS, RequestPacer, pause_after, response_seconds, transfer_seconds
+from forewarn.agent.retry import (
+    LONG_POLL_SECONDS,
+    MIN_PAUSE,
+    STEP_SECONDS,
+    RequestPacer,
+    pause_after,
+    response_seconds,
+    transfer_seconds,
+)
 from forewarn.agent.transport import EndpointConnection
 from forewarn.errors import (
     BadPollSeconds,
@@ -108,7 +116,7 @@ class ProblemLog:
 
 
 SEARCH_AGAIN_SECONDS = 30.0
-GIVEN = "what was given"
+_GIVEN_ENDPOINT = "what was given"
 
 
 class EndpointLocator:
@@ -119,7 +127,7 @@ class EndpointLocator:
         self._find = find
         self._is_given = bool(given or os.environ.get("FOREWARN_ENDPOINT"))
         if given:
-            read_endpoint(given, GIVEN)  # reject an invalid address at once
+            read_endpoint(given, _GIVEN_ENDPOINT)  # reject an invalid address at once
         self._guard = threading.Lock()
         self._unreachable_since: float | None = None
         self._search_again = False
@@ -164,7 +172,7 @@ class EndpointLocator:
 
     def _search(self) -> EndpointAddress:
         try:
-            return self._find(self._given, given_by=GIVEN)
+            return self._find(self._given, given_by=_GIVEN_ENDPOINT)
         except EndpointNotFound as error:
             if self.endpoint is None:
                 raise NoEndpointKnown(problem=str(error)) from error
@@ -186,9 +194,6 @@ class EndpointLocator:
 
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.25, 3600.0
-LONG_POLL_SECONDS = 20
-"""Maximum duration of a long poll in `changes`. Together with the response timeout it stays below a Preempt's 30
-seconds of notice, in case the connection is dead."""
 _APPROVAL_RETRY_SECONDS = 60.0
 
 

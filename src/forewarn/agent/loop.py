@@ -30,7 +30,8 @@ from forewarn.agent.document_decisions import (
 from forewarn.agent.identity import GIVEN
 from forewarn.agent.machine import boot_id, uptime_seconds
 from forewarn.agent.peers.participation import Participation
-from forewarn.agent.runner import Runner, about, pause_after
+from forewarn.agent.retry import LONG_POLL_SECONDS
+from forewarn.agent.runner import Runner, about, retry_pause
 from forewarn.agent.state import CANCELLED, DiscardedState, StateFile, WorkStore
 from forewarn.agent.status import describe_ignored, describe_work, ready_reason
 from forewarn.core.durations import to_text, to_text_if_any
@@ -51,10 +52,6 @@ _log = get_logger(__name__)
 
 
 # --- Polls ----------------------------------------------------------------------------------------
-
-
-LONG_POLL_SECONDS = 20
-"""Maximum duration of a long poll. A dead connection is noticed early enough for a Preempt."""
 
 
 _MAX_NAME_REQUESTS = 3
@@ -217,7 +214,7 @@ class Approver:
         work = self._store.works.get(event_id)
         if problem:
             self._tries[event_id] += 1
-            self.retry_at[event_id] = real_seconds() + pause_after(self._tries[event_id])
+            self.retry_at[event_id] = real_seconds() + retry_pause(self._tries[event_id])
             if work is not None and self._tries[event_id] == 1:
                 _log.warning("approval_failed", "Approval failed; retrying.", **about(work.event), error=problem)
             return "approve failed"

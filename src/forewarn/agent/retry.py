@@ -21,6 +21,9 @@ FIRST_RESPONSE_SECONDS = 130.0
 """The endpoint can take up to two minutes for a machine's first request."""
 RESPONSE_SECONDS = 10.0
 _AFTER_TIMEOUTS = (RESPONSE_SECONDS, 25.0)
+LONG_POLL_SECONDS = 20
+"""Maximum duration of a long poll. Together with the response timeout it stays below a Preempt's 30 seconds of
+notice, in case the connection is dead."""
 
 
 def pause_after(kind: str, in_a_row: int, jitter: float, retry_after: float | None = None) -> float:

@@ -226,7 +226,7 @@ STOP_SECONDS = 5.0
 MAX_PAUSE_SECONDS = 60.0
 
 
-def pause_after(tries: int) -> float:
+def retry_pause(tries: int) -> float:
     """Return the pause before a retry. It grows, but stays short: an event waits for its undo or its approval."""
     return backoff_seconds(tries, maximum=MAX_PAUSE_SECONDS)
 
@@ -390,7 +390,7 @@ class Runner:
         """Retry a failed undo until it succeeds. Keep the order, because later handlers may need this one."""
         if outcome.problem:
             self._failures[outcome.event_id] = self._failures.get(outcome.event_id, 0) + 1
-            self.undo_at[outcome.event_id] = real_seconds() + pause_after(self._failures[outcome.event_id])
+            self.undo_at[outcome.event_id] = real_seconds() + retry_pause(self._failures[outcome.event_id])
         else:
             self._failures.pop(outcome.event_id, None)
             self.undo_at.pop(outcome.event_id, None)

@@ -169,7 +169,7 @@ class KnownTokens:
         engine.subscribe_to_commits(self._on_commit)
 
     def find(self, secret: str) -> Token:
-        """Return the token with this secret. Raises BadToken; only who has the token learns what happened to it."""
+        """Return the token with this secret. Raises BadToken. Only its owner learns that it was revoked."""
         hash_ = hash_of(secret)
         token = self._tokens().get((Purpose.API, hash_))
         if token is None:

@@ -99,6 +99,8 @@ class HealthControl:
             elif age > STALE_SECONDS:
                 reason = self._node.problem or "it is behind"
                 problems.append(f"This node has not heard from the database for {age:.0f} seconds: {reason}")
+            if self._node.loss:
+                problems.append(self._node.loss)
             if self._node.clock_problem:
                 problems.append(self._node.clock_problem)
             if self._node.leader is None and not self._engine.leads and self._node.has_state:

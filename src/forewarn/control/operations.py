@@ -166,6 +166,7 @@ class CauseShape(Shape):
     notice_seconds: Annotated[float | None, help_text("The default notice; null: it depends on the group.")]
     duration_seconds: Annotated[float | None, help_text("The default interruption; null: there is none.")]
     routine: Annotated[bool, help_text("Whether it waits for maintenance windows and can be postponed.")]
+    dangerous: Annotated[bool, help_text("Whether VMs or their OS disks are lost, or VMs stop, or there is no notice.")]
 
     @classmethod
     def of(cls, cause: Cause) -> Self:
@@ -179,6 +180,7 @@ class CauseShape(Shape):
             notice_seconds=None if cause.verb in _NOTICE_BY_POLICY else seconds(notice),
             duration_seconds=seconds(cause.duration),
             routine=cause.routine,
+            dangerous=cause.dangerous,
         )
 
 
@@ -244,7 +246,7 @@ class WorkReport(Body):
 
     hosts: Annotated[
         HostsOfVMs | None,
-        help_text("The host of each VM after the work, if whoever did the work has chosen it."),
+        help_text("The host of each VM after the work, if the fabric or the operator who did the work has chosen it."),
     ] = None
 
 

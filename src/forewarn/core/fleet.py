@@ -292,10 +292,6 @@ class Fleet:
         """Return the group of a scope."""
         return self.group(self._group_name(scope))
 
-    def scope_members(self, scope: str) -> list[str]:
-        """Names of the VMs in a scope."""
-        return [name for name in self.members(self._group_name(scope)) if self.scope_of(self.vms[name]) == scope]
-
     def is_down(self, scope: str) -> bool:
         """Return whether all VMs of a scope are deallocated."""
         return not self._sizes_in(self._group_name(scope)).running[scope]

@@ -64,8 +64,10 @@ HISTORY_KINDS = {
     "session-ended": "A user signed out of the portal, or an admin ended the session. What it made ended with it.",
     "webhook-added": "A webhook was added.",
     "webhook-removed": "A webhook was removed.",
-    "changes-lost": "The write-ahead log was damaged. Changes before this row are lost.",
+    "changes-lost": "The write-ahead log was damaged, or a standby of the database took over. Changes before this row "
+    "are lost.",
     "restored": "The database was restored from a backup. Rows after the backup are lost.",
+    "database-failover": "Another server of the database took over. The last changes before this row may be lost.",
 }
 
 HOST_STATE_KINDS = {
@@ -97,6 +99,10 @@ ENGINE = "forewarn"
 
 SKIPPED_NUMBERS = 1_000_000
 """How many incarnations and history rows are skipped after a restore or lost commits. Clients see no number twice."""
+
+
+SKIPPING_KINDS = ("changes-lost", "restored", "database-failover")
+"""Kinds of rows before which numbers were skipped."""
 
 
 def changes_lost(time: datetime, sequence: int, reason: str) -> HistoryEntry:

@@ -51,7 +51,13 @@ class Cause(NamedTuple):
     """Routine work keeps to the groups' maintenance windows and can be postponed."""
     meaning: str = ""
 
+    @property
+    def dangerous(self) -> bool:
+        """Whether VMs or their OS disks are lost, or VMs stop, or there is no notice."""
+        return self.verb in _DANGEROUS_VERBS or self.notice == _NO_TIME
 
+
+_DANGEROUS_VERBS = (Verb.DEALLOCATE, Verb.DELETE, Verb.REIMAGE)
 _TEN_MINUTES = timedelta(minutes=10)
 _ONE_MINUTE = timedelta(minutes=1)
 _NO_TIME = timedelta(0)

@@ -1,4 +1,4 @@
-"""OperationStatus of operations: start, execution, settling and end."""
+"""Progress of operations: start, execution, settling and end."""
 
 from __future__ import annotations
 

@@ -42,15 +42,25 @@ def pending_operations(state: ServiceState) -> list[Operation]:
     return [operation for operation in state.operations.values() if operation.status is OperationStatus.PENDING]
 
 
-def restore(state: ServiceState, now: datetime, replaced: UsedNumbers, *, cancel_pending: bool) -> Changes:
-    """Return the changes with which a service continues from a backup.
+def restore(
+    state: ServiceState,
+    now: datetime,
+    replaced: UsedNumbers,
+    *,
+    cancel_pending: bool = False,
+    kind: str = "restored",
+    cause: str = "",
+) -> Changes:
+    """Return the changes with which a service continues from a backup, or after lost commits.
 
-    `state` is the content of the backup. `replaced` has the numbers of the database that it replaces. The same backup
-    may have been restored before, so the numbers of both count. A row of history marks the place.
+    `state` is the content of the backup. `replaced` has the numbers of the database that it replaces, as far as they
+    are known. The same backup may have been restored before, so the numbers of both count. A row of history of this
+    kind marks the place.
     """
     draft = Draft(state, _no_new_id)
-    reason = f"from a backup with history up to row {state.sequence}"
-    draft.record(HistoryEntry(time=now, kind="restored", by=history.ENGINE, reason=reason))
+    reason = f"{cause}; it has history up to row {state.sequence}" if cause else ""
+    reason = reason or f"from a backup with history up to row {state.sequence}"
+    draft.record(HistoryEntry(time=now, kind=kind, by=history.ENGINE, reason=reason))
     for token in state.all_tokens():
         if token.purpose is not Purpose.API:  # a session that has ended since, or a used link, would be valid again
             draft.changes.tokens[token.name] = None

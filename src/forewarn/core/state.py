@@ -90,7 +90,7 @@ class HistoryEntry(NamedTuple):
     cause: str = ""
     """The cause of its operation."""
     snapshot: HistorySnapshot | None = None
-    """None: the row is about no event, or an earlier release wrote it."""
+    """None: the row is about no event."""
     waits: tuple[Wait, ...] = ()
     """What the start of the event waited for when the row was written."""
 
@@ -359,6 +359,8 @@ class ServiceState:
         if changes.webhooks or changes.undelivered:
             self.webhook_deliveries.absorb(changes)
         self.sequence += len(changes.history)
+        if changes.history:
+            self.sequence = max(self.sequence, changes.history[-1].sequence)  # numbers are skipped after lost commits
 
 
 def destinations(operation: Operation) -> set[str]:

@@ -1,4 +1,4 @@
-"""Work in steps, so that whoever runs it can let others have their turn between two steps, or give it up.
+"""Work in steps, so that other work can run between two steps, and so that it can be cancelled there.
 
 Each step yields its cost: about the number of VMs or windows that it has looked at.
 """

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.access import check_name
 from forewarn.core.durations import backoff_seconds
-from forewarn.core.history import check_kind
+from forewarn.core.history import SKIPPING_KINDS, check_kind
 from forewarn.core.state import HistoryEntry
 from forewarn.errors import (
     BadOption,
@@ -405,7 +405,7 @@ class Outbox:
         Expired rows are counted even if the filters would have excluded them. Numbers that a restore skipped are not.
         """
         first = entries[0].sequence if entries else newest + 1
-        skipped = bool(entries) and entries[0].kind == "restored"
+        skipped = bool(entries) and entries[0].kind in SKIPPING_KINDS
         dropped = 0 if skipped else max(first - 1 - self.newest, 0)
         self.newest = entries[-1].sequence if entries else max(newest, self.newest)
         self._read.extend(filter(self._wants, entries))

@@ -320,9 +320,14 @@ class Feed:
 
     def _on_commit(self, changes: Changes) -> None:
         """Add committed rows, and wake the readers that want them."""
+        newest = self.tail[-1].sequence if self.tail else 0
+        first = changes.history[0].sequence if changes.history else self.records.newest + 1
+        if newest + 1 != first:
+            # A commit was missed, and readers get its rows from the store; or the database has lost rows.
+            self.tail.clear()
+            self._parts.clear()
+            self._cached_bytes = 0
         if changes.history:
-            if self.tail and self.tail[-1].sequence + 1 != changes.history[0].sequence:
-                self.tail.clear()  # a commit was missed; readers get its rows from the store
             self.tail.extend(changes.history)
             for reader in self.readers:
                 # Wake all readers if a token has changed: theirs may be revoked.

@@ -1,4 +1,4 @@
-"""What a reader of the feed can follow besides history: states that change often, and of which only the newest matters.
+"""Live topics: states that a reader of the feed can follow besides history. Only the newest value of each matters.
 
 Without a reader that includes a topic, a change of it costs one dictionary lookup.
 """

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_ADDRESSES = 16
 """Maximum number of addresses of a name. A name server can return thousands, and each is checked."""
+TIMEOUT_SECONDS = 10.0
+"""Of a POST, from the lookup of the name to the status."""
 
 
 class HostResolver:
@@ -106,7 +108,10 @@ class OutboundClient:
     """Sends POST requests to allowed addresses."""
 
     def __init__(
-        self, targets: AllowedNetworks, timeout_seconds: float, network: _OutboundNetwork | None = None
+        self,
+        targets: AllowedNetworks,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        network: _OutboundNetwork | None = None,
     ) -> None:
         self._targets = targets
         self._timeout_seconds = timeout_seconds

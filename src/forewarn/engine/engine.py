@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.clock import VirtualClock
 from forewarn.core import access, approvals, enabling, fleet_commands, progress, requests, rollout_commands, webhooks
 from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
-from forewarn.core.state import Changes, Draft
+from forewarn.core.restore import UsedNumbers, restore
+from forewarn.core.state import FORGOTTEN_ENABLING, Changes, Draft
 from forewarn.core.steps import SLICE_COST, finish
 from forewarn.engine.clock_hold import ClockHold
 from forewarn.engine.executor import Executor, WorkReports, with_follow_ups
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from forewarn.core.steps import Steps
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
-    from forewarn.ports import Clock, ClockBarrier, Fabric, Forwarder, Store, StoredState
+    from forewarn.ports import Clock, ClockBarrier, DatabaseChange, Fabric, Forwarder, Store, StoredState
 
     FleetPlanner = Callable[[Fleet, Set[str], int], FleetPlan]
     """Plans a change of a fleet. Also gets the hosts that VMs are moving to, and the newest sequence of history."""
@@ -54,6 +57,8 @@ _log = get_logger(__name__)
 
 CHECK_SECONDS = 10.0
 """A store that does not answer for so long has a problem."""
+SKIP_BATCH = 5000
+"""Scopes that get new numbers in one turn of the event loop, so that polls are served in between."""
 MAX_MISSED_ROWS = 1000
 """History rows that subscribers get after a reload. Readers that need more read them from the store."""
 
@@ -184,6 +189,24 @@ class Engine:
         except StoreFailed as error:  # polls must work, and the scheduler tries again
             _log.warning("due_items_not_processed", "Cannot process due events; retrying.", error=str(error))
         self._scheduler.start()
+
+    def used_numbers(self) -> UsedNumbers:
+        """Return numbers that clients of this node may know, as far as that takes no time: not those of each scope."""
+        state = self._writer.state
+        return UsedNumbers(state.sequence, {}, int(state.fact(FORGOTTEN_ENABLING) or 0))
+
+    async def skip_numbers(self, used: UsedNumbers, change: DatabaseChange, commit: Callable[[Changes], int]) -> None:
+        """Commit what follows lost commits, so that no client sees a number twice. The first commit of a leader."""
+        now = self._writer.now()
+        decide = partial(restore, self._writer.state, now, used, kind=change.kind, cause=change.reason)
+        changes = await self.worker.run(decide)
+        changes.decided_at = now
+        position = await self.run_in_store_thread(commit, changes)
+        deliveries = iter(changes.deliveries.items())
+        while part := dict(islice(deliveries, SKIP_BATCH)):
+            self._publish(Changes(deliveries=part))
+            await asyncio.sleep(0)
+        self.apply(replace(changes, deliveries={}), position)
 
     async def follow(self) -> None:
         """Change nothing from now on: another node leads. Returns when no commit is in progress."""

@@ -1,5 +1,4 @@
-"""Read active items from memory and ended items from the store, and remove those that are older than the retention
-time."""
+"""Read active items from memory and ended items from the store; remove items older than the retention time."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.steps import COMMAND_COST, take_slice
 from forewarn.engine.measurements import Measurements
 from forewarn.errors import NotLeading, ServiceStopping, StoreFailed, StoreOutcomeUnknown
+from forewarn.system.futures import resolve
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -62,17 +63,8 @@ class StoreThread:
     async def call(self, call: Callable[[], T]) -> T:
         """Run the call in the thread; return its result or raise its error."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T, error: BaseException | None) -> None:
-            if future.done():  # the caller was cancelled
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
         # A call for which nobody waits any longer must not delay others.
-        self.submit(lambda: None if future.cancelled() else call(), done)
+        self.submit(lambda: None if future.cancelled() else call(), partial(resolve, future))
         return await future
 
     def stop(self) -> None:
@@ -233,6 +225,11 @@ class Writer:
         self._queue, self._deferred = [], []
         _call_back([CommandResult(pending.done, None, NotLeading()) for pending in rejected])
 
+    def now(self) -> datetime:
+        """Return the time of a commit that is decided now."""
+        now = self._clock.now()
+        return now if self._earliest is None else max(now, self._earliest)
+
     def apply(self, changes: Changes, position: int) -> None:
         """Apply a commit of the leader. No own commit may be in progress: it would be applied twice."""
         self.position = position
@@ -253,7 +250,7 @@ class Writer:
         the commits of others larger.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit_with_callback(command, partial(_set_result, future), defer=defer)
+        self.submit_with_callback(command, partial(resolve, future), defer=defer)
         return future
 
     def submit_with_callback(
@@ -399,9 +396,7 @@ class Writer:
 
     def _decide(self, batch: list[PendingCommand]) -> Steps[tuple[Changes, list[CommandResult]]]:
         """Decide the commands of a batch. Those that are too many for it return to the queue."""
-        now = self._clock.now()
-        if self._earliest is not None:
-            now = max(now, self._earliest)
+        now = self.now()
         whole: Draft | None = None
         results = []
         for number, pending in enumerate(batch, 1):
@@ -487,13 +482,3 @@ def _call_back(results: list[CommandResult]) -> None:
             done(result, error)
         except Exception:  # noqa: BLE001 - must not affect the state and the other callers
             _log.exception("command_callback_failed", "The callback of a command raised an error.")
-
-
-def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # the caller was cancelled
-        return
-    if error is not None:
-        future.set_exception(error)
-        future.exception()  # with a shield, the future outlives a caller that was cancelled: that is no error
-    else:
-        future.set_result(result)

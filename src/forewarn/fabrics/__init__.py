@@ -1,1 +1,1 @@
-"""What carries an operation out: one file per driver, named as the user types it."""
+"""Fabrics carry operations out. One module for each, with the name that the user types."""

@@ -65,7 +65,6 @@ class MetadataOptions:
 
     rate_limit: float = 5.0
     preview_versions: bool = False
-    newer_versions: str = "reject"
     post_without_header: bool = False
     first_get_delay: timedelta = timedelta(0)
     access_log: bool = False
@@ -150,9 +149,6 @@ class Routes:
             return self._versions[requested]
         if not is_date(requested):
             return fixed_responses.BAD_VERSION
-        newest = max(self._versions)
-        if self._options.newer_versions == "newest" and requested > newest:
-            return self._versions[newest]
         return fixed_responses.UNKNOWN_VERSION
 
     def document(
@@ -254,7 +250,7 @@ class Routes:
         if vm is not None and self._engine.fleet.scope_of(vm) == caller.scope:  # otherwise it has left the scope
             try:
                 await self._engine.enable(caller.scope, by=caller.vm)
-            except NotLeading:  # it has just stopped to lead
+            except NotLeading:  # this node has just stopped leading
                 if self._engine.forwarder is None:
                     raise
                 await self._engine.forwarder.enable(caller.scope, by=caller.vm)
@@ -282,7 +278,8 @@ class Routes:
                 self._engine.polled.add(caller.scope)
             if committed.done():  # the client has disconnected
                 return
-            if isinstance(error, NotLeading) and self._engine.forwarder is not None:  # it has just stopped to lead
+            # This node may have just stopped leading.
+            if isinstance(error, NotLeading) and self._engine.forwarder is not None:
                 self._engine.forwarder.approve(ids, caller.vm, caller.scope, on_committed)
                 return
             committed.set_result(APPROVED if error is None else failure(error))

@@ -29,6 +29,7 @@ from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
 
     from forewarn.core.fleet import Fleet
     from forewarn.engine.engine import Engine
@@ -54,7 +55,15 @@ class MetadataServer:
         options: MetadataOptions,
         limits: MetadataLimits | None = None,
         faults: Faults | None = None,
+        *,
+        own_listeners: Mapping[str, socket.socket] | None = None,
+        all_addresses_needed: bool = True,
     ) -> None:
+        """`own_listeners`: listeners of the service itself, by the setting that names their address.
+
+        `all_addresses_needed`: each address of a VM must be opened. With several nodes, each opens those of its own
+        machine.
+        """
         self.engine = engine
         self.listener = listener
         self.limits = limits or MetadataLimits()
@@ -80,10 +89,8 @@ class MetadataServer:
         }
         self.connections: Connections[MetadataConnection] = Connections("metadata service", self.limits)
         self._server: asyncio.Server | None = None
-        self.all_addresses_needed = True
-        """Whether each address of a VM must be opened. With several nodes, each opens those of its own machine."""
-        self.own_listeners: dict[str, socket.socket] = {}
-        """Listeners of the service itself, by the setting that names their address."""
+        self._all_addresses_needed = all_addresses_needed
+        self._own_listeners = own_listeners or {}
         self._vm_listeners: dict[str, asyncio.AbstractServer] = {}
         self._extra_servers: list[asyncio.AbstractServer] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -179,7 +186,7 @@ class MetadataServer:
                     try:
                         reserved[address] = open_socket(address)
                     except CannotListen as error:
-                        if self.all_addresses_needed:
+                        if self._all_addresses_needed:
                             raise
                         _log.info("address_not_opened", "Another node may serve it.", error=str(error))
         except (CannotListen, SameAddress):
@@ -190,7 +197,7 @@ class MetadataServer:
     def _reject_own_address(self, fleet: Fleet, address: str) -> None:
         """Raise SameAddress, with the setting, if the service itself listens on this address."""
         vm = fleet.at_listener(address)
-        for setting, listener in self.own_listeners.items():
+        for setting, listener in self._own_listeners.items():
             if overlap(read_host_port(address), listener.getsockname()):
                 where = f"listen = {shown(address)} of VM {shown(vm.name)}" if vm is not None else address
                 raise SameAddress(first=where, second=f"the setting {setting}")

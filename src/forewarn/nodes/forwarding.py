@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.clock import real_seconds, seconds_since_boot
@@ -23,6 +24,7 @@ from forewarn.errors import (
 )
 from forewarn.nodes.link import LinkServer, open_link
 from forewarn.system.addresses import read_host_port
+from forewarn.system.futures import resolve
 from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
@@ -289,16 +291,7 @@ class NodeForwarder:
     async def _do_approve(self, payload: Any) -> None:
         ids, by, scope = payload
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_committed(_: None, error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self.engine.approve_with_callback(ids, by, scope, on_committed)
+        self.engine.approve_with_callback(ids, by, scope, partial(resolve, done))
         await done
 
     async def _do_enable(self, payload: Any) -> None:

@@ -176,7 +176,9 @@ class _Accepted(_Frames):
                 _log.exception("node_request_failed", "Unexpected error in a request of another node.", kind=kind)
             result, error = None, encode_error(failure)
         if not self.transport.is_closing():
-            self.send([number, error, self._server.position(), result, self._server.rows_after(position)])
+            # Without their epochs: a node of an earlier release knows two fields.
+            rows = [(row.number, row.data) for row in self._server.rows_after(position)]
+            self.send([number, error, self._server.position(), result, rows])
 
 
 class LinkServer:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.clock import seconds_since_boot
 from forewarn.core.durations import to_text
+from forewarn.core.history import SKIPPED_NUMBERS
+from forewarn.core.restore import UsedNumbers
 from forewarn.engine.writer import StoreThread
-from forewarn.errors import BadChangeSet, DatabaseFailed, DatabaseUnreachable, StoreFailed
+from forewarn.errors import BadChangeSet, DatabaseFailed, DatabaseUnreachable, NotLeading, StoreFailed
+from forewarn.ports import JournalPosition
 from forewarn.system.logs import get_logger
 from forewarn.system.memory import without_garbage_collection
 
@@ -22,7 +26,17 @@ if TYPE_CHECKING:
 
     from forewarn.core.state import Changes
     from forewarn.engine.engine import Engine
-    from forewarn.ports import Journal, JournalRow, LeaderStore, LeaseState, Membership, NodeRow
+    from forewarn.ports import (
+        DatabaseChange,
+        Journal,
+        JournalRow,
+        LeaderStore,
+        LeaseRenewal,
+        LeaseState,
+        Membership,
+        NodeRow,
+    )
+    from forewarn.system.number_file import NumberFile
 
 _log = get_logger(__name__)
 
@@ -46,8 +60,12 @@ ABSTAIN_SECONDS, ABSTAIN_ALONE_SECONDS = 4.0, 1.0
 value applies if no other node reports any more."""
 PROMOTION_SECONDS = 30.0
 """A node that has the lease and does not lead after this long leaves it to another one."""
+SKIP_SECONDS = 300.0
+"""How much longer that may take if it skips numbers: all scopes get new ones."""
 RELOAD_SECONDS = 1.0
 """Shortest time between two loads of the state, if the journal cannot be applied."""
+KEPT_NUMBERS = 4
+"""How many numbers are kept in the data folder."""
 STALE_SECONDS = 10.0
 """A node that has heard nothing from the database for this long is not ready."""
 
@@ -58,6 +76,10 @@ class NodeRole(NamedTuple):
     name: str
     """`leader`, `follower` or `candidate`: it has the lease, and does not lead yet."""
     epoch: int
+
+
+def _ignore(_: None, __: BaseException | None) -> None:
+    pass
 
 
 class Node:
@@ -71,7 +93,9 @@ class Node:
         journal: Journal,
         row: NodeRow,
         lease_seconds: float,
+        position_file: NumberFile | None = None,
     ) -> None:
+        """`position_file` keeps the last commit that the node knows."""
         self.row = row
         self.engine = engine
         self.on_lead: list[Callable[[], Awaitable[None]]] = []
@@ -90,6 +114,8 @@ class Node:
         """Whether it has loaded the state. Until then it answers no polls."""
         self.clock_problem = ""
         """How its clock differs from the database's; empty if both agree."""
+        self.loss = ""
+        """That the database has lost commits, until numbers are skipped; empty: not as far as this node knows."""
         self._store = store
         self._membership = membership
         self._journal = journal
@@ -103,6 +129,17 @@ class Node:
         """When it took its lease, in seconds since boot."""
         self._lease_ends_at = 0.0
         """When its lease ends, in seconds since boot, unless it is renewed."""
+        self._known = JournalPosition()
+        """The newest row of the journal that this node has, and whose epoch it knows. After a load: without."""
+        self._has_only_loaded = False
+        """Whether its state is what it has loaded, and no commit since."""
+        self._used = UsedNumbers(0, {})
+        """The highest numbers that clients of this node know, if the database has lost them."""
+        self._position_file = position_file
+        self._kept: tuple[int, ...] = ()
+        """What was written to it last: the last commit, its epoch, and the highest numbers."""
+        self._deposed_by = ""
+        """Why this leader must read the journal."""
         self._must_read_journal = False
         """Whether the journal may have a commit that this leader does not have. It must not lead without it."""
         self.caught_up_at = seconds_since_boot()
@@ -132,6 +169,7 @@ class Node:
         """Load the state, and lead if no other node does. Returns when this node leads, or knows who does."""
         await self._membership_thread.call(lambda: self._membership.report(self.row))
         self.caught_up_at = seconds_since_boot()
+        await self._compare_with_last_run()
         await self._load()
         self.has_state = True
         await self._step()
@@ -140,6 +178,20 @@ class Node:
         if promotion is not None:
             await asyncio.wait([promotion])
         self._tasks.append(asyncio.create_task(self._follow_journal()))
+
+    async def _compare_with_last_run(self) -> None:
+        """Report what the database has lost since the last run of this node."""
+        kept = self._position_file.read() if self._position_file is not None else []
+        if len(kept) != KEPT_NUMBERS:
+            return
+        number, epoch, sequence, enabling = kept
+        self._known = JournalPosition(number, epoch)
+        try:
+            found = await self._journal_thread.call(lambda: self._journal.read(number, 1))
+            if self._known.is_lost(found):
+                await self._report_loss(UsedNumbers(sequence, {}, enabling))
+        finally:
+            await self._close_journal()
 
     async def suspend(self) -> None:
         """Keep the current role until `stop`."""
@@ -161,6 +213,8 @@ class Node:
         ):
             await thread.call(close)
             thread.stop()
+        if self._position_file is not None:
+            self._position_file.close()
 
     # --- What it knows ----------------------------------------------------------------------------
 
@@ -223,6 +277,11 @@ class Node:
 
         It may still have its lease: it raises the epoch itself after a lost connection, and may not get the response.
         """
+        self._read_journal("a commit was rejected, or its outcome is not known")
+
+    def _read_journal(self, reason: str) -> None:
+        """Stop to lead, and read the journal before it leads again."""
+        self._deposed_by = reason
         self._must_read_journal = True
         self._woken.set()
 
@@ -245,7 +304,7 @@ class Node:
     async def _step(self) -> None:
         """Renew the lease, or take it if nobody has it."""
         if self._epoch and self._must_read_journal:
-            await self._lose_lease("a commit was rejected, or its outcome is not known")
+            await self._lose_lease(self._deposed_by)
             with suppress(StoreFailed):
                 await self._membership_thread.call(self._membership.release_lease)
         started = seconds_since_boot()
@@ -294,19 +353,26 @@ class Node:
         held = self._epoch
         row = self._own_row()
         renew = self._membership.renew_lease
-        epoch, nodes = await self._membership_thread.call(lambda: renew(row, self._lease_seconds))
-        self._use_nodes(nodes)
-        if self._epoch != held:  # it has stopped to lead meanwhile
+        renewal = await self._membership_thread.call(lambda: renew(row, self._lease_seconds))
+        self._use_nodes(renewal.nodes)
+        if self._epoch != held:  # this node has stopped leading in the meantime
             return True
-        if epoch is None:
+        if renewal.epoch is None:
             return False
-        self._epoch = self._last_epoch = epoch
+        self._compare_database(renewal, row.position)
+        self._epoch = self._last_epoch = renewal.epoch
         self._lease_ends_at = started + self._lease_seconds
         if started - self._trimmed_at > TRIM_SECONDS:
             trim = self._membership.trim
             if not await self._membership_thread.call(lambda: trim(JOURNAL_SECONDS, LOST_NODE_SECONDS)):
                 self._trimmed_at = started  # otherwise it continues after the next renewal
         return True
+
+    def _compare_database(self, renewal: LeaseRenewal, position: int) -> None:
+        """Stop to lead if the database has lost commits, or was replaced."""
+        known = self._known if self._known.number == position else JournalPosition(position)
+        if self.engine.leads and (renewal.is_replaced or known.is_lost(renewal.found)):
+            self._read_journal("the database was replaced, or has lost commits")
 
     async def _look(self, started: float) -> bool:
         """See who leads, and take an expired lease."""
@@ -381,13 +447,19 @@ class Node:
             async with self._applying:
                 while await self._apply(*await self._read()):
                     pass
-                if await self._journal_thread.call(self._journal.newest) < self.engine.position:
-                    await self._reload("the database has lost commits, as after the restore of a backup")
-                position = self.engine.position
+                change = await self._membership_thread.call(self._membership.find_change)
+                if change is not None:
+                    epoch = await self._use_other_database(epoch, change)
+                position = self.engine.position + (SKIPPED_NUMBERS if change is not None else 0)
                 self._must_read_journal = False
                 await self._close_journal()
                 self._recent.clear()  # they may be from an earlier time as the leader, with a gap to the next ones
                 await self.engine.run_in_store_thread(self._store.lead, epoch, position)
+                if change is not None:
+                    await self.engine.skip_numbers(self._used, change, self._store.commit_after_loss)
+                    position = self.engine.position
+                    self._known, self._used, self.loss = JournalPosition(position, epoch), UsedNumbers(0, {}), ""
+                await self._membership_thread.call(self._membership.save_mark)
                 await self.engine.lead()
             self._set_leader(self.row)
             self.role_changes += 1
@@ -400,6 +472,26 @@ class Node:
         except Exception:  # noqa: BLE001 - another node may be able to
             _log.exception("node_cannot_lead", "This node took the lease, and cannot lead.")
             await self._give_up()
+
+    async def _use_other_database(self, epoch: int, change: DatabaseChange) -> int:
+        """Load the state of a database that may have lost commits. Returns the next epoch that nobody knows."""
+        self.loss = f"The database may have lost commits: {change.reason}. Numbers that clients may know are skipped."
+        _log.warning(
+            "database_replaced",
+            "The database may have lost commits. Numbers that clients may know are skipped.",
+            kind=change.kind,
+            reason=change.reason,
+        )
+        self._remember_used(self.engine.used_numbers())
+        if not self._has_only_loaded:  # it may have commits that the database has replaced by others
+            await self._load()
+        self._leased_at = seconds_since_boot() + SKIP_SECONDS
+        skip = self._membership.skip_epochs
+        skipped = await self._membership_thread.call(lambda: skip(epoch, SKIPPED_NUMBERS))
+        if skipped is None:
+            raise NotLeading
+        self._epoch = self._last_epoch = skipped
+        return skipped
 
     async def _give_up(self) -> None:
         self._gave_up_at = seconds_since_boot()
@@ -445,11 +537,16 @@ class Node:
         await self._close_journal()
         try:
             await self.engine.load()
+            if self.engine.position > self._known.number + SKIPPED_NUMBERS // 2:
+                self.loss = ""  # numbers were skipped
+            self._known, self._has_only_loaded = JournalPosition(self.engine.position), True
         finally:
             await self._open_journal()
 
     def _keep_row(self, _: Changes) -> None:
         if self.engine.leads and (row := self._store.last_row) is not None:
+            self._known, self._has_only_loaded = JournalPosition(row.number, row.epoch), False
+            self._keep_position()
             if 0 < len(row.data) < RECENT_BYTES:
                 self._recent.append(row)
             else:  # not sent with an answer, and neither is any row before it
@@ -473,9 +570,9 @@ class Node:
             try:
                 while not self._reads_journal.is_set():
                     await self._reads_journal.wait()
-                rows, started = await self._read()
+                read = await self._read()
                 async with self._applying:  # this node may lead meanwhile
-                    found = not self.engine.leads and await self._apply(rows, started)
+                    found = not self.engine.leads and await self._apply(*read)
                 if not found and self._reads_journal.is_set():
                     await self._wait_for_rows()
             except StoreFailed:
@@ -494,24 +591,66 @@ class Node:
             if not self._reads_journal.is_set():
                 return
 
-    async def _read(self) -> tuple[list[JournalRow], float]:
-        """Return the next rows of the journal, and when they were read."""
-        after, started = self.engine.position, seconds_since_boot()
-        return await self._journal_thread.call(lambda: self._journal.read(after, READ_ROWS)), started
+    async def _read(self) -> tuple[list[JournalRow], float, JournalPosition]:
+        """Return the next rows of the journal, when they were read, and after which row."""
+        known, started = self._known, seconds_since_boot()
+        return await self._journal_thread.call(lambda: self._journal.read(known.number, READ_ROWS)), started, known
 
-    async def _apply(self, read: list[JournalRow], started: float | None = None) -> bool:
-        """Apply rows. Returns whether there were new ones. `started` is when they were read from the journal."""
+    async def _apply(
+        self, read: list[JournalRow], started: float | None = None, known: JournalPosition | None = None
+    ) -> bool:
+        """Apply rows. Returns whether there may be more. `started` is when they were read from the journal, after
+        `known`."""
+        if known is not None and known != self._known:  # this node has led since
+            return True
+        if known is not None and known.is_lost(read):
+            await self._report_loss(self.engine.used_numbers())
+            await self._reload("the database has lost commits")
+            return True
         after = self.engine.position
         rows = [row for row in read if row.number > after]  # it may have got the others from the leader
         if rows:
             await self._apply_new(rows, after)
+        if known == self._known:  # it has not loaded the state
+            applied = (row for row in reversed(read) if row.number <= self.engine.position)
+            self._known = next((JournalPosition(row.number, row.epoch) for row in applied), known)
+            self._keep_position()
         if started is not None and len(read) < READ_ROWS:
             self.caught_up_at = max(started, self.caught_up_at)  # not before it has applied them
         return bool(rows)
 
+    # --- Lost commits -----------------------------------------------------------------------------------
+
+    async def _report_loss(self, used: UsedNumbers) -> None:
+        """Let the leader know that the database does not have the last commit of this node."""
+        known = self._known
+        self.loss = f"The database has lost commit {known.number} of epoch {known.epoch}, which this node has."
+        _log.error(
+            "database_behind",
+            "The database has lost commits that this node has, as after the restore of a backup.",
+            position=known.number,
+            epoch=known.epoch,
+        )
+        self._remember_used(used)
+        report = self._membership.report_loss
+        reason = f"{self.row.name} had commit {known.number} of epoch {known.epoch}, and the database does not have it"
+        await self._membership_thread.call(lambda: report(reason))
+
+    def _remember_used(self, used: UsedNumbers) -> None:
+        known = self._used
+        self._used = UsedNumbers(max(known.sequence, used.sequence), {}, max(known.enabling, used.enabling))
+
+    def _keep_position(self) -> None:
+        """Write the last commit to the data folder: after the next start, the database may not have it."""
+        used = self.engine.used_numbers()
+        kept = (*self._known, used.sequence, used.enabling)
+        if self._position_file is not None and kept != self._kept:
+            self._kept = kept
+            self._journal_thread.submit(partial(self._position_file.write, *kept), _ignore)
+
     async def _apply_new(self, rows: list[JournalRow], after: int) -> None:
-        if rows[0].number != after + 1:  # the others have expired
-            await self._reload(f"the journal begins at row {rows[0].number}, and this node is at {after}")
+        if rows[0].number != after + 1:  # the others have expired, or numbers were skipped
+            await self._reload(f"the journal continues at row {rows[0].number}, and this node is at {after}")
             return
         applied = 0
         for number, found in groupby(rows, attrgetter("number")):
@@ -525,6 +664,7 @@ class Node:
                 await self._reload(str(error))
                 return
             try:
+                self._has_only_loaded = False
                 self.engine.apply(changes, number)
             except Exception:  # noqa: BLE001 - a part of the row may have been applied
                 _log.exception("row_not_applied", "Cannot apply a row of the journal; loading the state again.")

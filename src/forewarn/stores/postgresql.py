@@ -8,14 +8,24 @@ its own.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.errors import (
+    FeatureNotSupported,
+    InsufficientPrivilege,
+    ObjectNotInPrerequisiteState,
+    UndefinedFunction,
+)
 
+from forewarn.core.history import SKIPPED_NUMBERS
+from forewarn.core.state import FORGOTTEN_ENABLING
 from forewarn.errors import DatabaseFailed, DatabaseUnreachable, NodeNameTaken, NotLeading, StoreOutcomeUnknown
-from forewarn.ports import JournalRow, LeaseState, NodeRow
+from forewarn.ports import DatabaseChange, JournalPosition, JournalRow, LeaseRenewal, LeaseState, NodeRow
 from forewarn.stores import change_set
 from forewarn.stores.postgresql_server import (
+    LEASE,
     LOAD_SECONDS,
     WRITER,
     CollectedStatements,
@@ -35,8 +45,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-NOT_LEADING = "FW001"
-"""The error code of the function check_epoch."""
+NOT_LEADING, COMMITS_LOST = "FW001", "FW002"
+"""Error codes of the functions check_epoch and save_journal."""
 NO_EPOCH = -1
 """No lease has it, so every commit is rejected."""
 ATTEMPTS = 5
@@ -46,6 +56,10 @@ TEXTS_AT_ONCE = 1000
 """How many texts are looked at in one step of the search for those that no VM has."""
 JOURNAL_ROWS_AT_ONCE = 2000
 """How many rows of the journal are removed at once: the same connection renews the lease."""
+LOST = "\nlost: "
+"""After it, the mark has the reason why a node has reported that the database has lost commits."""
+RESTORED = "restored"
+"""The mark of a database that was restored from a backup, if an operator has said so."""
 COLLECT_SECONDS = 0.005
 """Notifications of this time are one. Meanwhile the rows may also arrive with an answer of the leader."""
 
@@ -67,6 +81,12 @@ class PostgresqlStore(SqlRecords):
         self._searched_texts = ""
         """The last key that the search for unused texts has looked at; empty: it begins again."""
         self.last_row: JournalRow | None = None
+        self._newest: JournalPosition | None = None
+        """The newest row of the journal while this node leads."""
+        self._compared: Any = None
+        """The connection on which that was compared: another one may be to a standby that has lost commits."""
+        self._written_epoch = 0
+        """The epoch of the last commit."""
         self._readers: list[PostgresqlDatabase] = []
 
     def load(self) -> StoredState:
@@ -89,6 +109,7 @@ class PostgresqlStore(SqlRecords):
         self._epoch = epoch
         self._position = position
         self._is_abandoned = False
+        self._newest = None
         self._writing.close()  # another leader may have ended the connection
         try:
             self._write_first()
@@ -120,6 +141,7 @@ class PostgresqlStore(SqlRecords):
 
         def write() -> None:
             # With the current epoch, which is higher in the second attempt.
+            self._written_epoch = self._epoch
             self._write_all(collected, number, parts)
 
         try:
@@ -128,7 +150,29 @@ class PostgresqlStore(SqlRecords):
             if not self._find_outcome(number, error):
                 self._commit_again(number, write)
         self._position = number
-        self.last_row = JournalRow(number, parts[0] if len(parts) == 1 else b"")
+        self._newest = JournalPosition(number, self._written_epoch)
+        self.last_row = JournalRow(number, parts[0] if len(parts) == 1 else b"", self._written_epoch)
+        return number
+
+    def commit_after_loss(self, changes: Changes) -> int:
+        number = self._position + 1
+        others = replace(changes, deliveries={})  # they may be a million, and get the same numbers by one statement
+        collected = CollectedStatements()
+        SqlWriter(collected).save(others)
+        enabling = int(changes.facts[FORGOTTEN_ENABLING])
+        parts = change_set.encode(others)
+
+        def work() -> None:
+            self._writing.execute("SET LOCAL statement_timeout = 0")
+            self._writing.named("skip_numbers_of_scopes", enabling=enabling, skipped=SKIPPED_NUMBERS)
+            self._save(collected, number, parts)
+
+        try:
+            with self._writing.without_limit():
+                self._write_transaction(work)
+        except psycopg.Error as error:
+            raise DatabaseFailed(problem=one_line(error)) from error
+        self._position, self._newest = number, JournalPosition(number, self._epoch)
         return number
 
     def _commit_again(self, number: int, write: Callable[[], None]) -> None:
@@ -141,21 +185,25 @@ class PostgresqlStore(SqlRecords):
 
     def _write_all(self, collected: CollectedStatements, number: int, parts: list[bytes]) -> None:
         first, *others = parts
-        last, journal = self._writing.statements["save_journal"], (number, self._epoch, first, self._channel)
-        whole = None if others else collected.as_one(last, journal)
+        whole = None if others else collected.as_one(self._writing.statements["save_journal"], self._row(number, first))
         if whole is not None:
             self._write(lambda: self._writing.execute(*whole))
             return
 
-        def work() -> None:
-            for statement, parameters in collected.calls:
-                self._writing.execute_many(statement, parameters)
-            for part, data in enumerate(others, 2):
-                statement = self._writing.statements["save_journal_part"]
-                self._writing.execute(statement, (number, self._epoch, part, data))
-            self._writing.execute(last, journal)
+        self._write_transaction(lambda: self._save(collected, number, parts))
 
-        self._write_transaction(work)
+    def _save(self, collected: CollectedStatements, number: int, parts: list[bytes]) -> None:
+        for statement, parameters in collected.calls:
+            self._writing.execute_many(statement, parameters)
+        first, *others = parts
+        for part, data in enumerate(others, 2):
+            statement = self._writing.statements["save_journal_part"]
+            self._writing.execute(statement, (number, self._epoch, part, data))
+        self._writing.execute(self._writing.statements["save_journal"], self._row(number, first))
+
+    def _row(self, number: int, data: bytes) -> tuple[Any, ...]:
+        """Return the parameters of save_journal: also the row that must be the newest one."""
+        return (number, self._epoch, data, self._channel, *(self._newest or JournalPosition()))
 
     def _write_transaction(self, work: Callable[[], object]) -> None:
         """Run a transaction. All of it is sent at once. After an error, the server ignores the rest, and the COMMIT."""
@@ -175,10 +223,15 @@ class PostgresqlStore(SqlRecords):
         """
         connection = self._writing.connection
         try:
+            if connection is not self._compared:
+                self._compare_journal()
+                self._compared = connection
             work()
         except psycopg.Error as error:
             self._writing.roll_back()
-            if error.sqlstate == NOT_LEADING:
+            if error.sqlstate == COMMITS_LOST:
+                self._epoch = NO_EPOCH
+            if error.sqlstate in (NOT_LEADING, COMMITS_LOST):
                 raise NotLeading from error
             was_sent = not isinstance(error, psycopg.DataError)  # or the server has rejected a value
             if connection.closed or (was_sent and not error.sqlstate):
@@ -188,6 +241,16 @@ class PostgresqlStore(SqlRecords):
         except BaseException:
             self._writing.close()
             raise
+
+    def _compare_journal(self) -> None:
+        """Check that the database has the last commit, and none of another leader."""
+        found = self._writing.named("newest_journal_position").fetchone()
+        newest = JournalPosition(*(found or ()))
+        if self._newest is None:
+            self._newest = newest
+        elif newest != self._newest:
+            self._epoch = NO_EPOCH
+            raise NotLeading
 
     def _find_outcome(self, number: int, cause: psycopg.Error) -> bool:
         """Return whether a commit had an effect, whose connection was lost.
@@ -202,10 +265,12 @@ class PostgresqlStore(SqlRecords):
             try:
                 raised = self._writing.named("raise_epoch", node=self._node, epoch=self._epoch).fetchone()
                 found = self._writing.named("committed_epoch", number=number).fetchone()
+                is_mine = found is not None and found[0] == self._epoch
+                if raised is not None and not is_mine:
+                    self._compare_journal()
             except (psycopg.Error, DatabaseUnreachable):
                 self._writing.close()
                 continue
-            is_mine = found is not None and found[0] == self._epoch
             if raised is not None:
                 self._epoch = raised[0]
             elif not is_mine:
@@ -269,16 +334,19 @@ class PostgresqlMembership:
 
     def __init__(self, server: PostgresqlServer, node: str) -> None:
         self._node = node
-        self._db = PostgresqlDatabase(server, f"forewarn lease {node}")
+        self._db = PostgresqlDatabase(server, LEASE + node)
         self._has_logged_permission = False
+        self._mark: tuple[str, str] | None = None
+        """The mark of the database, as it is saved and as it would be now, when this node began to lead."""
+        self._mark_statement = "database_mark"
 
     def take_lease(self, seconds: float) -> int | None:
         return self._db.run(lambda: self._take_lease(seconds))
 
     def _take_lease(self, seconds: float) -> int | None:
         try:
-            self._db.named("end_writer", application=WRITER)
-        except psycopg.errors.InsufficientPrivilege as error:  # another user's. The epoch excludes its commits anyway
+            self._db.named("end_holder", writer=WRITER, lease=LEASE)
+        except InsufficientPrivilege as error:  # another user's. The epoch excludes its commits anyway
             self._log_permission(error)
         row = self._db.named("take_lease", node=self._node, seconds=seconds).fetchone()
         return row[0] if row is not None else None
@@ -295,22 +363,88 @@ class PostgresqlMembership:
         )
         _log.warning("old_leader_not_ended", text, error=one_line(error))
 
-    def renew_lease(self, node: NodeRow, seconds: float) -> tuple[int | None, list[NodeRow]]:
-        row, nodes = self._db.run(lambda: self._report_and("renew_lease", node, node=self._node, seconds=seconds))
-        return row[0] if row is not None else None, nodes
+    def renew_lease(self, node: NodeRow, seconds: float) -> LeaseRenewal:
+        return self._db.run(lambda: self._renew_lease(node, seconds))
+
+    def _renew_lease(self, node: NodeRow, seconds: float) -> LeaseRenewal:
+        def find() -> tuple[Any, Any]:
+            mark = self._db.named(self._mark_statement) if self._mark is not None else None
+            return self._db.named("journal_position", number=node.position), mark
+
+        row, nodes, (found, mark) = self._report_and("renew_lease", node, find, node=self._node, seconds=seconds)
+        is_replaced = mark is not None and mark.fetchone() != self._mark
+        return LeaseRenewal(row and row[0], nodes, [JournalPosition(*each) for each in found], is_replaced)
 
     def look(self, node: NodeRow) -> tuple[LeaseState, list[NodeRow]]:
-        row, nodes = self._db.run(lambda: self._report_and("lease", node))
+        row, nodes, _ = self._db.run(lambda: self._report_and("lease", node))
         return LeaseState(*row), nodes
 
-    def _report_and(self, statement: str, reported: NodeRow, **parameters: Any) -> tuple[Any, list[NodeRow]]:
+    def _report_and(
+        self, statement: str, reported: NodeRow, find: Callable[[], Any] = lambda: None, **parameters: Any
+    ) -> tuple[Any, list[NodeRow], Any]:
         """Report a node, read all nodes, and execute a statement, in one round trip: the lease needs it also if that is
-        long. The statement is last, because it may lock the lease until the end of the transaction."""
+        long. The statement is last, because it may lock the lease until the end of the transaction. `find` reads more
+        before it."""
         with self._db.connection.pipeline():
             self._db.named("report_node", **reported._asdict())
             nodes = self._db.named("nodes")
+            more = find()
             found = self._db.named(statement, **parameters)
-        return found.fetchone(), [NodeRow(*row) for row in nodes]
+        return found.fetchone(), [NodeRow(*row) for row in nodes], more
+
+    # --- Lost commits -------------------------------------------------------------------------------
+
+    def find_change(self) -> DatabaseChange | None:
+        return self._db.run(self._find_change)
+
+    def _find_change(self) -> DatabaseChange | None:
+        saved, now = self._mark = self._read_mark()
+        before, _, report = saved.partition(LOST)
+        pairs = zip(before.split(), now.split(), strict=False)  # a new database has no mark
+        *is_other, is_later = [was != found and "-" not in (was, found) for was, found in pairs] or [False]
+        if before == RESTORED:
+            return DatabaseChange("restored", "an operator said that it was restored from a backup")
+        if any(is_other):
+            return DatabaseChange("restored", "it was restored from a backup")
+        if report:
+            return DatabaseChange("changes-lost", report)
+        if is_later:
+            return DatabaseChange("database-failover", "another server has taken over")
+        return None
+
+    def _read_mark(self) -> tuple[str, str]:
+        try:
+            found = self._db.named(self._mark_statement).fetchone()
+        except (InsufficientPrivilege, UndefinedFunction, FeatureNotSupported, ObjectNotInPrerequisiteState) as error:
+            text = (
+                "This user of the database may not see which server it is. So a restore, or a failover that loses "
+                "commits, may not be noticed. After it, run: forewarn database restored"
+            )
+            _log.warning("server_not_known", text, error=one_line(error))
+            self._mark_statement = "database_mark_without_server"
+            found = self._db.named(self._mark_statement).fetchone()
+        saved, now = found  # type: ignore[misc]
+        return saved, now
+
+    def save_mark(self) -> None:
+        if self._mark is None or self._mark[0] == self._mark[1]:
+            return
+        (before, now) = self._mark
+        if self._db.run(lambda: self._db.named("set_database_mark", mark=now, before=before).fetchone()) is not None:
+            self._mark = now, now
+
+    def report_loss(self, reason: str) -> None:
+        self._db.run(lambda: self._db.named("report_loss", report=LOST + reason, report_start=LOST))
+
+    def report_restore(self) -> None:
+        """Let the leader know that the database was restored, as an operator says."""
+        self._db.run(lambda: self._db.named("report_restore", mark=RESTORED))
+
+    def skip_epochs(self, epoch: int, skipped: int) -> int | None:
+        row = self._db.run(
+            lambda: self._db.named("skip_epochs", node=self._node, epoch=epoch, skipped=skipped).fetchone()
+        )
+        return row[0] if row is not None else None
 
     def release_lease(self) -> None:
         self._db.run(lambda: self._db.named("release_lease", node=self._node))

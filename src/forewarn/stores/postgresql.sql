@@ -76,7 +76,14 @@ INSERT INTO journal (number, epoch, part, data) VALUES (?, ?, ?, ?);
 
 -- name: save_journal
 -- Adds the row (number, epoch, data), notifies the other nodes on the channel, and checks the epoch as check_epoch does.
-SELECT save_journal(?, ?, ?, ?);
+-- The last two parameters are the number and the epoch of the row that must be before it.
+SELECT save_journal(?, ?, ?, ?, ?, ?);
+
+-- name: skip_numbers_of_scopes
+UPDATE delivery SET enabling = :enabling, incarnation = incarnation + :skipped;
+
+-- name: newest_journal_position
+SELECT number, epoch FROM journal ORDER BY number DESC LIMIT 1;
 
 -- name: last_journal_row
 -- Of a large commit, this is one of several rows.

@@ -43,7 +43,8 @@ T = TypeVar("T")
 
 OLDEST_SERVER = 15
 WRITER = "forewarn writer "
-"""Start of the application name of connections that write. The id of the node follows."""
+LEASE = "forewarn lease "
+"""Start of the application names of connections that write, and that renew the lease. The id of the node follows."""
 SILENCE_SECONDS = 5.0
 """A connection on which nothing happens for this long while a statement runs is given up: the network may be cut."""
 STATEMENT_SECONDS = 4.5
@@ -129,6 +130,7 @@ _INSERT = re.compile(r"INSERT INTO (\w+) \(([\w, ]+)\) VALUES \([%s, ]+\)(.*)", 
 _UPDATE = re.compile(r"UPDATE (\w+) SET (\w+) = %s WHERE (\w+) = %s;")
 _ROWS_STATEMENTS = {text: found for text in STATEMENTS.values() if (found := _rows_statement(text)) is not None}
 ROWS_AT_ONCE = 1000
+_CLOSE_ATTEMPTS = 3
 
 
 _TABLES = "|".join([*TABLES, "fact", "journal", "lease", "node", "service", "shared_setting", "shared_text"])
@@ -157,13 +159,26 @@ class LimitedConnection(psycopg.Connection[Any]):
                 ready = yield state
                 silent = 0 if ready else silent + 1
                 if self.abandoned:
+                    _close(gen)
                     raise psycopg.OperationalError("the lease of this node has ended, and the server has not responded")
                 if silent * _INTERVAL_SECONDS > SILENCE_SECONDS:
+                    _close(gen)
                     raise psycopg.OperationalError(f"no response from the server for {SILENCE_SECONDS:g} seconds")
                 state = gen.send(ready)
         except StopIteration as stop:
             found: T = stop.value
             return found
+
+
+def _close(gen: Generator[Any, Any, Any]) -> None:
+    """End a generator of psycopg now. Otherwise Python prints a warning when it finds it later.
+
+    The end of a pipeline waits for the server again, which a generator that is closed may not do.
+    """
+    for _ in range(_CLOSE_ATTEMPTS):
+        with suppress(RuntimeError, psycopg.Error):
+            gen.close()
+            return
 
 
 class PostgresqlDatabase:

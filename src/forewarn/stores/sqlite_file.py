@@ -129,7 +129,7 @@ class DataLock:
     """The exclusive use of a data folder.
 
     The lock is on the folder itself, so it does not end if somebody removes the file `lock`. That file contains the
-    process id. It is locked too, because earlier releases lock only the file.
+    process id. It is locked too, because some file systems can lock files, but not folders.
     """
 
     def __init__(self, folder: Path, *, as_root: bool = False) -> None:
@@ -168,7 +168,6 @@ class DataLock:
             if error.errno not in NO_SPACE:
                 raise
             return
-        os.fchmod(self._file, 0o600)  # earlier releases created a file that others could read
         self._acquire(self._file)
         with suppress(OSError):  # the disk may be full
             os.ftruncate(self._file, 0)
@@ -305,8 +304,6 @@ def _prepare(database: sqlite3.Connection, path: Path, lost: LostCommits | None)
         _migrate(database, path)
     except sqlite3.OperationalError as error:
         raise StoreFailed(problem=f"{error}, while upgrading {path} for this release") from error
-    for file in path.parent.glob(f"{path.name}*"):
-        file.chmod(0o600)  # earlier releases created files that others could read
     if lost is not None:
         _record_loss(database, lost)
     try:

@@ -7,13 +7,11 @@ without a sync. So it can be behind the database, but never ahead.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from forewarn.system.files import write_atomically
+from forewarn.system.number_file import NumberFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,30 +29,17 @@ class SequenceFile:
     """The last history sequence that was committed."""
 
     def __init__(self, database: Path) -> None:
-        self._path = sequence_path(database)
-        self._descriptor = -1
+        self._file = NumberFile(sequence_path(database))
 
     def read(self) -> int:
         """Return the sequence; 0 if there is no file or if it is damaged."""
-        with suppress(OSError, ValueError):
-            number, checksum = self._path.read_text("ascii").split()
-            if int(checksum, 16) == crc32(number.encode()):
-                return int(number)
-        return 0
+        return next(iter(self._file.read()), 0)
 
     def write(self, sequence: int) -> None:
-        """Write the sequence, without a sync. An error leaves an older sequence, which is harmless."""
-        number = f"{sequence:020d}"
-        with suppress(OSError):
-            if self._descriptor < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._descriptor = os.open(self._path, flags, 0o600)
-            os.pwrite(self._descriptor, f"{number} {crc32(number.encode()):08x}\n".encode(), 0)
+        self._file.write(sequence)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 def keep_log(database: Path) -> Path | None:

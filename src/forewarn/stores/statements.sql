@@ -39,9 +39,8 @@ SELECT {webhook.columns} FROM webhook ORDER BY rowid;
 SELECT {undelivered.columns} FROM undelivered;
 
 -- name: highest_enabling
--- The database may be of an earlier release, with random names of enablings.
 SELECT coalesce(max(enabling), 0) FROM (
-    SELECT CAST(enabling AS INTEGER) AS enabling FROM delivery
+    SELECT enabling FROM delivery
     UNION ALL SELECT CAST(value AS INTEGER) FROM fact WHERE name = 'forgotten_enabling'
 ) AS used;
 

@@ -11,6 +11,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from forewarn.system.futures import resolve
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,12 +33,7 @@ class Worker:
 
         def finish(result: Any, error: BaseException | None) -> None:
             self._free.release()
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+            resolve(future, result, error)
 
         def work() -> None:
             outcome: tuple[Any, BaseException | None]

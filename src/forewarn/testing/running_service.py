@@ -27,6 +27,7 @@ from forewarn.testing.loop_thread import LoopThread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from forewarn.assembly import FixedLimits
     from forewarn.engine.engine import Engine
 
 __tracebackhide__ = True
@@ -40,8 +41,9 @@ class RunningService:
     Everything that needs a running service raises NotRunning if there is none.
     """
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], limits: FixedLimits | None = None) -> None:
         self._settings = settings
+        self._limits = limits
         self._loop: LoopThread | None = None
         self._assembly: Assembly | None = None
         self._token = ""
@@ -64,7 +66,7 @@ class RunningService:
         settings = self._settings
         if settings["fabric"] == "command" and settings["data"] == MEMORY:
             settings = {**settings, ORDERS_FOLDER: self._folder()}
-        assembly = Assembly(settings)
+        assembly = Assembly(settings, limits=self._limits)
         assembly.metadata.delivery_tracker.keep_documents()
         await assembly.start(lambda: prepare(assembly), "", self._keep_token)
         return assembly

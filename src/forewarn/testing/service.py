@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from forewarn.assembly import FixedLimits
     from forewarn.core.scenarios import Run
     from forewarn.testing.event import Event
 
@@ -38,12 +39,19 @@ class BaseService:
     ServiceClient has the requests over the network. Methods that wait are coroutines here, for the loop of the service.
     """
 
-    def __init__(self, fleet: str | Path | None = None, *, enable_groups: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        fleet: str | Path | None = None,
+        *,
+        enable_groups: bool = True,
+        limits: FixedLimits | None = None,
+        **settings: Any,
+    ) -> None:
         """Create a service like `forewarn up` with these settings. The defaults are data in memory, a virtual clock and
         free ports. `fleet` is a fleet file, or its text. With `enable_groups=False` a VM gets no notices before its
-        first poll."""
+        first poll. `limits` replaces limits that are not settings; the tests of Forewarn use it."""
         values = read_settings(settings)
-        self._running = RunningService(values)
+        self._running = RunningService(values, limits)
         # A test of the first poll's delay needs that poll to enable events.
         self._fleet = FleetBuilder(self._running, fleet, enable=enable_groups and not values["first_get_delay"])
         self._requests = Requests(self._running)

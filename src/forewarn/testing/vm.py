@@ -146,6 +146,26 @@ class VM:
         """Request a new OS disk by a user: a Reboot, if its scale set has an `os_image_notice`."""
         return self._request(CauseRequest("reimage", (self.name,)))
 
+    def upgrade_image(self) -> Event:
+        """Request a new OS disk by its scale set: a Reboot, if the scale set has an `os_image_notice`."""
+        return self._request(CauseRequest("image-upgrade", (self.name,)))
+
+    def scale_in(self) -> Event:
+        """Let its scale set remove it: a Terminate, if the scale set has a `terminate_notice`."""
+        return self._request(CauseRequest("scale-in", (self.name,)))
+
+    def replace(self) -> Event:
+        """Let its scale set replace it as unhealthy: a Terminate, if the scale set has a `terminate_notice`."""
+        return self._request(CauseRequest("instance-repair", (self.name,)))
+
+    def start(self) -> None:
+        """Start it after an eviction. There is no event."""
+        self._requests.operations("start", [self.name], {})
+
+    def repair_host(self) -> Event:
+        """Request an urgent repair of its host: a Reboot of all VMs on that host."""
+        return self._request(CauseRequest("emergency-repair", host=self.host))
+
     def degrade(self) -> Event:
         """Report that its host is expected to fail: a Freeze with a week of notice, for a live migration."""
         return self._request(CauseRequest("degraded-hardware", host=self.host))

@@ -55,9 +55,7 @@ export function operationForm(context, causes, target, vm) {
         form.field("description", "Description", { placeholder: "the default text" }),
     ],
     `Request ${cause.name}`,
-    ["delete", "eviction", "hardware-failure", "scale-in", "instance-repair", "reimage"].includes(cause.name)
-      ? "danger"
-      : "primary",
+    cause.dangerous ? "danger" : "primary",
   );
 }
 

@@ -60,7 +60,7 @@ export default {
         ["Clock", context.session.clock],
         ["Fabric", context.session.fabric],
       ]),
-      h("h2", null, "Since the start"),
+      h("h2", null, "Metrics since the start"),
       facts(CURRENT.map(([name, text]) => [name, text(metrics)])),
       h("h2", null, "Webhooks"),
       table(
