@@ -20,7 +20,6 @@ from forewarn import __version__
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
 from forewarn.control.auth import HostNames, ensure_admin_token
-from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.connection_guard import ControlLimits
 from forewarn.control.metrics import Metrics, connection_metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.nodes import LOST_SECONDS, ensure_node_token, node_metrics, serve_node_tokens
@@ -58,7 +57,6 @@ from forewarn.nodes.forwarding import NodeForwarder, is_running
 from forewarn.nodes.node import Node
 from forewarn.portal.pages import Portal
 from forewarn.ports import NodeRow
-from forewarn.scenarios.runs import ScenarioRuns
 from forewarn.settings import SETTINGS, SHARED, Value, default_name, without_password
 from forewarn.stores import sqlite_backup
 from forewarn.stores.sqlite import SqliteStore
@@ -434,9 +432,6 @@ class Assembly:
         self.engine.subscribe(self._on_published)
         outbound = OutboundClient(values["webhook_private_networks"])
         self.webhooks = Dispatcher(self.engine, outbound, self.limits.webhook_retry)
-        make_barrier = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
-        newest = self.metadata.versions[max(self.metadata.versions)]
-        self.scenario_runs = ScenarioRuns(self.engine, self.faults, make_barrier, newest)
         metrics = Metrics(self.engine)
         metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
@@ -450,7 +445,6 @@ class Assembly:
             metrics,
             self.webhooks,
             self.faults,
-            self.scenario_runs,
             preview_versions=options.preview_versions,
             proof_key=self.proof_key,
             feed_limits=feed_limits(places.control),
@@ -542,9 +536,7 @@ class Assembly:
         if self._creating_token is not None:
             self._creating_token.cancel()
         try:
-            await asyncio.gather(
-                self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.scenario_runs.stop()
-            )
+            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop())
         finally:
             if self.node is not None and self.forwarder is not None:
                 await self.node.suspend()

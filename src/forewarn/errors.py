@@ -818,17 +818,6 @@ class EventsNotEnabled(Conflict):
     )
 
 
-class RunInProgress(Conflict):
-    message = (
-        "Run {run_id} of {scenario} is moving the virtual clock. Only one run can do that at a time. Wait for it, or "
-        "stop it with: forewarn scenario stop {run_id}"
-    )
-
-
-class RunEnded(Conflict):
-    message = "Run {run_id} has ended ({state}). Only a running one can be stopped."
-
-
 # --- Forbidden, and Unavailable: retry later -----------------------------------------------------
 
 

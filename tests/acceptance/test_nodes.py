@@ -91,6 +91,13 @@ def test_an_approval_through_a_follower_starts_the_event(cluster: Cluster) -> No
     assert (row["by"], row["event"]) == ("web-1", event)
 
 
+def test_a_scenario_runs_through_any_node(cluster: Cluster) -> None:
+    nodes = cluster.add(), cluster.add()
+    for node in nodes:
+        ran = node.cli("scenario", "run", "user-reboot", "--vm", "db-0", "--enable", "--speed", "300")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_a_request_on_a_follower_has_the_answer_of_the_leader(cluster: Cluster) -> None:
     _, follower = cluster.add(), cluster.add()
     missing = follower.control("POST", "/v1/operations", {"cause": "restart", "vms": ["nothing"]})

@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,7 +23,7 @@ from forewarn.scenarios import library
 from forewarn.testing.client import COMMAND, DOCUMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from subprocess import CompletedProcess
 
     from forewarn.testing import ServiceProcess
@@ -56,7 +56,7 @@ within = "15m"
 until = "gone"
 within = "10m"
 """
-SLOW = {"vms": ["web-0"], "enable": True, "speed": 0.001}
+SLOW = ("--vm", "web-0", "--enable", "--speed", "0.001")
 """A run that stands still as far as a test is concerned: a virtual second is a quarter of an hour."""
 
 
@@ -228,25 +228,63 @@ def test_the_error_lists_what_the_scenario_needs(make_service: Make) -> None:
         played = run_command(service, "scenario", "run", *arguments)
         assert (played.returncode, played.stdout) == (code, ""), arguments
         assert words in played.stderr
-    assert service.get_json("/v1/runs")["runs"] == []
+    assert service.list_all("/v1/operations?all=true") == []
 
 
-def test_ctrl_c_stops_the_run_and_cancels_its_scheduled_events(make_service: Make) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
+@contextmanager
+def running(service: ServiceProcess, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with foreground.running([*COMMAND, "scenario", "run", *arguments], service.environment) as program:
+        yield program
+
+
+def until_line(program: subprocess.Popen[str], start: str) -> None:
+    assert program.stdout is not None
+    for line in program.stdout:
+        if line.startswith(start):
+            return
+    raise AssertionError(program.communicate())
+
+
+def interrupted(program: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C, and return what the command reports."""
+    program.send_signal(signal.SIGINT)
+    _, said = program.communicate(timeout=60)
+    assert program.returncode == 130, said
+    return said
+
+
+def test_ctrl_c_cancels_the_scheduled_events_and_names_what_goes_on(make_service: Make, tmp_path: Path) -> None:
+    service = make_service("--clock", "virtual", "--allow-faults", fleet=FLEET)
     service.document()
-    command = [*COMMAND, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"]
-    with foreground.running(command, service.environment) as watching:
-        assert watching.stdout is not None
-        for line in watching.stdout:
-            if line.startswith("✓ restart"):
-                break
-        assert len(service.document()["Events"]) == 1
-        watching.send_signal(signal.SIGINT)
-        _, said = watching.communicate(timeout=60)
-    (run,) = service.get_json("/v1/runs")["runs"]
-    assert (watching.returncode, said) == (130, f"Run {run['id']} was stopped. Its scheduled events were cancelled.\n")
-    assert run["status"] == "stopped"
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'title = "t"\n[needs]\nvms = 2\n[[step]]\nfault = { kind = "410", method = "POST", count = 9 }\n'
+        '[[step]]\ndo = "hardware-failure"\nvms = [1]\n[[step]]\ndo = "restart"\nvms = [2]\n[[step]]\nwait = "1h"\n'
+    )
+    with running(service, str(file), "--group", "web", "--speed", "0.001") as program:
+        until_line(program, "✓ restart")
+        assert len(service.document()["Events"]) == 2
+        said = interrupted(program)
+    (left,) = service.list_all("/v1/operations")
+    assert said == (
+        "The run was stopped. Its scheduled events were cancelled.\n"
+        f"Still in progress: operation {left['id']} (hardware-failure, web-0)\n"
+    )
+    assert [event["EventType"] for event in service.document()["Events"]] == ["Reboot"]
+    assert service.list_all("/v1/faults") == []
+
+
+def test_ctrl_c_ends_the_wait_for_a_vm(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    arguments = ("user-reboot", "--vm", "web-0", "--seen-by", "web-0")
+    service.document()
+    with running(service, *arguments) as program:
+        while not service.document()["Events"]:  # polls until it sees the event, and never again
+            pass
+        until_line(program, "✓ restart")
+        assert interrupted(program).startswith("The run was stopped.")
     assert service.document()["Events"] == []
+    service.advance("1m")  # nothing else moves the clock
 
 
 def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
@@ -264,105 +302,52 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
                 shown += part
     os.close(ours)
     assert watching.returncode == 0
-    (run,) = service.get_json("/v1/runs")["runs"]
     for words in (
-        f"A user restarts the VM: web-0 (run {run['id']})",
+        "A user restarts the VM: web-0",
         "until Started, within 15m",
         "Passed: 3 steps in 25m",
     ):
         assert words in shown.decode()
 
 
-def test_another_client_can_stop_a_run(make_service: Make) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
-    second = run_command(service, "scenario", "run", "user-reboot", "--vm", "web-1")
-    assert (second.returncode, f"forewarn scenario stop {run['id']}" in second.stderr) == (4, True)
-    stopped = run_command(service, "scenario", "stop", run["id"])
-    assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario was stopped.\n")
-    again = run_command(service, "scenario", "stop", run["id"])
-    assert (again.returncode, "has ended (stopped)" in again.stderr) == (4, True)
-    assert run_command(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
-
-
-def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, Any]:
-    """The run once that step is under way."""
-    while True:
-        run: dict[str, Any] = service.get_json(f"/v1/runs/{run_id}")
-        if run["steps"][number]["status"] != "waiting":
-            return run
-
-
-def test_a_fault_of_a_scenario_affects_its_vms_and_ends_with_the_run(make_service: Make) -> None:
+def test_a_fault_of_a_scenario_affects_its_vms(make_service: Make, tmp_path: Path) -> None:
     service = make_service("--clock", "virtual", "--allow-faults", fleet=FLEET)
-    text = 'title = "t"\n[[step]]\nfault = { kind = "500", count = 2 }\n[[step]]\nwait = "1m"\n'
-    text += '[[step]]\nfault = { kind = "410", count = 9 }\n[[step]]\nwait = "1m"\n'
-    run = service.control("POST", "/v1/runs", {"text": text, **SLOW}).json()
-    until_step(service, run["id"], 1)
-    assert service.request(source="127.0.0.2").status == 200
-    assert [service.request().status for _ in range(3)] == [500, 500, 200]
-    service.control("POST", f"/v1/runs/{run['id']}/stop")
-    run = service.control("POST", "/v1/runs", {"text": text.replace("500", "429"), **SLOW}).json()
-    until_step(service, run["id"], 1)
-    service.control("POST", f"/v1/runs/{run['id']}/stop")
-    assert (service.request().status, service.get_json("/v1/faults")["faults"]) == (200, [])
+    file = tmp_path / "mine.toml"
+    file.write_text('title = "t"\n[[step]]\nfault = { kind = "500", count = 2 }\n[[step]]\nwait = "1m"\n')
+    with running(service, str(file), *SLOW) as program:
+        until_line(program, "✓ fault 500")
+        assert service.request(source="127.0.0.2").status == 200
+        assert [service.request().status for _ in range(3)] == [500, 500, 200]
+        interrupted(program)
 
 
-def test_without_allow_faults_such_a_run_is_rejected(make_service: Make) -> None:
+def test_without_allow_faults_such_a_run_is_rejected(make_service: Make, tmp_path: Path) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
-    text = 'title = "t"\n[[step]]\nfault = { kind = "500" }\n'
-    refused = service.control("POST", "/v1/runs", {"text": text, **SLOW})
-    assert (refused.status, "--allow-faults" in refused.json()["detail"]) == (403, True)
+    file = tmp_path / "mine.toml"
+    file.write_text('title = "t"\n[[step]]\nfault = { kind = "500" }\n')
+    refused = run_command(service, "scenario", "run", str(file), *SLOW)
+    assert (refused.returncode, "--allow-faults" in refused.stderr) == (5, True)
 
 
-def test_a_restart_ends_runs_but_their_operations_continue(make_service: Make) -> None:
+def test_a_run_ends_with_the_service_and_its_operations_continue(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
-    run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
-    until_step(service, run["id"], 1)
-    service.kill()
+    with running(service, "user-reboot", *SLOW) as program:
+        until_line(program, "✓ restart")
+        assert service.stop() == 0
+        _, said = program.communicate(timeout=60)
+    assert program.returncode == 6, said
+    ended, error = said.splitlines()
+    assert ended == "The run has ended. Its operations and faults may still be in the service."
+    assert error.startswith("forewarn: ")
+    assert "Traceback" not in service.output
     service.start("--clock", "virtual")
-    assert service.get_json("/v1/runs")["runs"] == []
     assert [event["EventType"] for event in service.document()["Events"]] == ["Reboot"]
 
 
-def test_a_stop_of_the_service_does_not_wait_for_a_run(make_service: Make) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
-    until_step(service, run["id"], 1)
-    assert service.stop() == 0
-    assert "Traceback" not in service.output
-    assert "never" not in service.output
-
-
-def test_the_api_lists_scenarios_and_explains_an_invalid_run(make_service: Make) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    listed = service.list_all("/v1/scenarios")
-    assert [each["name"] for each in listed] == library.names()
-    whole = service.get_json("/v1/scenarios/live-migration")
-    assert whole["text"] == library.text("live-migration")
-    assert whole["steps"][1] == {
-        "title": "until Started, within 15m",
-        "action": "until Started, within 15m",
-        "expects": [],
-    }
-    for body, status, pointer in (
-        ({}, 400, "/scenario"),
-        ({"scenario": "user-reboot", "text": MINE}, 400, "/scenario"),
-        ({"scenario": "none"}, 404, "/scenario"),
-        ({"text": "title = 3"}, 400, "/text"),
-        ({"scenario": "user-reboot", "vms": ["web-0", "wep"]}, 404, "/vms/1"),
-        ({"scenario": "user-reboot", "group": "wep"}, 404, "/group"),
-        ({"scenario": "user-reboot", "vms": ["web-0"], "group": "web"}, 400, "/group"),
-        ({"scenario": "user-reboot", "vms": ["web-0"], "speed": 0}, 400, "/speed"),
-        ({"scenario": "user-reboot", "vms": ["web-0"], "speed": True}, 400, "/speed"),
-    ):
-        refused = service.control("POST", "/v1/runs", body)
-        assert (refused.status, refused.json().get("pointer")) == (status, pointer), (body, refused)
-    ids = []
-    for _ in range(3):
-        ids.append(service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()["id"])
-        service.control("POST", f"/v1/runs/{ids[-1]}/stop")
-    first = service.get_json("/v1/runs?limit=2")
-    assert [run["id"] for run in first["runs"]] == [ids[2], ids[1]]
-    second = service.get_json(f"/v1/runs?limit=2&cursor={first['next']}")
-    assert ([run["id"] for run in second["runs"]], second["next"]) == ([ids[0]], None)
+def test_a_run_needs_an_operator(make_service: Make, tmp_path: Path) -> None:
+    service = make_service(fleet=FLEET)
+    token = tmp_path / "token"
+    token.write_text(service.control("POST", "/v1/tokens", {"name": "vic", "role": "viewer"}).json()["token"])
+    refused = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--token-file", str(token))
+    assert (refused.returncode, "operator or admin" in refused.stderr) == (5, True), refused.stderr
+    assert refused.stdout == ""

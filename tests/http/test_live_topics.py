@@ -80,15 +80,6 @@ def test_many_moves_are_few_messages_and_the_last_one_arrives(service: Service) 
         assert seen < 200
 
 
-def test_a_run_is_sent_with_its_steps(service: Service) -> None:
-    with following(service, "runs") as messages:
-        started = service.control("POST", "/v1/runs", {"scenario": "user-reboot", "vms": ["web-0"]})
-        assert started.status == 201, started.body
-        ended = wait_for(messages, "run", lambda run: run["status"] != "running")
-        assert ended == service.get_json(f"/v1/runs/{started.json()['id']}")
-        assert (ended["status"], {step["status"] for step in ended["steps"]}) == ("passed", {"passed"})
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     made = Receiver()
@@ -125,9 +116,8 @@ def test_a_jump_of_the_system_clock_is_sent(make_service: Callable[..., ServiceP
 def test_a_tenant_follows_the_clock_only(service: Service) -> None:
     body = {"name": "team", "role": "tenant", "group": "web-0"}
     token = service.control("POST", "/v1/tokens", body).json()["token"]
-    for topic in ("runs", "webhooks"):
-        response = service.control("GET", f"/v1/feed?include=clock&include={topic}", token=token)
-        assert (response.status, response.json()["type"]) == (403, "urn:forewarn:InsufficientRole")
+    response = service.control("GET", "/v1/feed?include=clock&include=webhooks", token=token)
+    assert (response.status, response.json()["type"]) == (403, "urn:forewarn:InsufficientRole")
     service.request_operation("restart", "other")
     with following(service, "clock", token=token) as messages:
         assert wait_for(messages, "clock")["next_due"] is None
@@ -139,4 +129,4 @@ def test_a_tenant_follows_the_clock_only(service: Service) -> None:
 def test_an_unknown_topic_is_rejected(service: Service) -> None:
     response = service.control("GET", "/v1/feed?include=clocks")
     assert (response.status, response.json()["parameter"]) == (400, "include")
-    assert response.json()["allowed"] == ["clock", "runs", "webhooks"]
+    assert response.json()["allowed"] == ["clock", "webhooks"]

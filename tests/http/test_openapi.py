@@ -99,8 +99,6 @@ def narrowed() -> dict[str, Any]:
                     members[name] = {"enum": ["web-0", "web-1", None]}
                 elif name == "host":
                     members[name] = {"enum": ["host-a", "host-b"]}
-                elif name == "scenario":
-                    members[name] = {"enum": ["user-reboot", "host-maintenance", "spot-eviction"]}
                 elif name == "hosts":
                     member["items"] = {"enum": ["host-a", "host-*", "*"]}
                 elif name == "url":

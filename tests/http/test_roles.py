@@ -45,6 +45,7 @@ GET    /v1/overview                      . v o a t
 GET    /v1/vms                           . v o a t
 GET    /v1/vms/{name}                    . v o a t
 GET    /v1/vms/{name}/document           . v o a t
+POST   /v1/vms/{name}/enable             . . o a .
 GET    /v1/causes                        . v o a .
 GET    /v1/clock                         . v o a t
 POST   /v1/clock/advance                 . . o a .
@@ -77,12 +78,6 @@ GET    /v1/rollouts/{id}/explain         . v o a .
 POST   /v1/rollouts/{id}/pause           . . o a .
 POST   /v1/rollouts/{id}/resume          . . o a .
 POST   /v1/rollouts/{id}/cancel          . . o a .
-GET    /v1/scenarios                     . v o a .
-GET    /v1/scenarios/{name}              . v o a .
-GET    /v1/runs                          . v o a .
-POST   /v1/runs                          . . o a .
-GET    /v1/runs/{id}                     . v o a .
-POST   /v1/runs/{id}/stop                . . o a .
 GET    /v1/tokens                        . . . a .
 POST   /v1/tokens                        . . . a .
 DELETE /v1/tokens/{name}                 . . . a .

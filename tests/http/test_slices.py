@@ -182,7 +182,7 @@ async def test_the_description_of_the_api_is_made_once() -> None:
     clock = VirtualClock()
     engine = Engine(clock, SqliteStore(), SimulatedFabric(clock), OperatorLimits())
     unused: Any = None  # no request arrives here
-    control = Control(engine, unused, Metrics(engine), unused, unused, unused, preview_versions=False, proof_key="")
+    control = Control(engine, unused, Metrics(engine), unused, unused, preview_versions=False, proof_key="")
     first = await control.openapi(Client().request)
     kinds = properties_of.cache_info()
     second = await control.openapi(Client().request)

@@ -90,8 +90,8 @@ def test_a_viewer_sees_no_buttons(forewarn: Service, visit: Callable[..., Portal
     viewer = visit(forewarn.control_url, token_of(forewarn, "vic", "viewer"))
     viewer.sees("Reboot", "table")
     allowed = {"Sign out", "1 hour", "6 hours", "1 day", "8 days", "Counts", "Squares", "Names", "Filter", "Clear"}
-    pages = ("", "fleet", "vms/web-0", f"events/{event.id}", "rollouts", "history", "clock", "scenarios", "service")
-    for path in (*pages, "scenarios/live-migration", "groups/web"):
+    pages = ("", "fleet", "vms/web-0", f"events/{event.id}", "rollouts", "history", "clock", "service")
+    for path in (*pages, "groups/web"):
         viewer.open(path)
         viewer.page.locator("h1").wait_for()
         viewer.page.wait_for_function("() => !document.querySelector('main').innerText.includes('Loading …')")

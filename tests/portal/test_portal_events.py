@@ -346,21 +346,3 @@ def test_a_failed_host_is_visible_and_returns(forewarn: Service, user: PortalUse
     user.follow("rack-1-a")
     user.press("Return to service")
     user.sees("in-service")
-
-
-@pytest.mark.forewarn(fleet=FLEET)
-def test_a_scenario_runs_before_the_eyes_of_the_user(forewarn: Service, user: PortalUser) -> None:
-    user.follow("Scenarios")
-    user.follow("live-migration")
-    user.page.get_by_label("VMs").fill("no-such-vm")
-    user.press("Run the scenario")
-    user.sees("no-such-vm")
-    user.page.get_by_label("VMs").fill("web-0")
-    user.press("Run the scenario")
-    user.heading("Run ")
-    user.sees("passed", "dl")
-    steps = user.page.locator("ol.steps li .tag").all_inner_texts()
-    assert steps
-    assert set(steps) == {"passed"}
-    user.follow("Scenarios")
-    user.sees("passed", "table[aria-label=Runs]")

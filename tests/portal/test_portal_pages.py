@@ -76,9 +76,6 @@ PAGES = (
     "hosts/rack-1-a",
     "rollouts",
     "clock",
-    "scenarios",
-    "scenarios/live-migration",
-    "runs/{run}",
     "no-such-page",
 )
 
@@ -87,7 +84,7 @@ PAGES = (
 def busy() -> Iterator[tuple[Service, dict[str, str]]]:
     """A service in the middle of its work, and the ids of what it does."""
     with Service(FLEET, name="demo") as service:
-        run = service.run_scenario("live-migration", ["web-2"])
+        service.run_scenario("live-migration", ["web-2"])
         service.request_operation("eviction", "workers_3")
         service.advance("5m")
         (event,) = service.request_operation("restart", "web-0")
@@ -95,7 +92,7 @@ def busy() -> Iterator[tuple[Service, dict[str, str]]]:
         service.event(service.request_operation("redeploy", "db-0")[0].id).approve()
         rollout = service.control("POST", "/v1/rollouts", {"hosts": ["rack-1-b"]}).json()["id"]
         service.control("POST", "/v1/webhooks", {"name": "pager", "url": "https://pager.example.org/forewarn"})
-        yield service, {"event": event.id, "rollout": rollout, "run": run.id}
+        yield service, {"event": event.id, "rollout": rollout}
 
 
 def open_page(user: PortalUser, path: str, ids: dict[str, str]) -> None:

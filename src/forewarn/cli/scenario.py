@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import signal
 import sys
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import to_builtins
 
+from forewarn.cli.client import LOST
 from forewarn.cli.output import names, print_facts, print_json, print_table, service_command
 from forewarn.cli.tables import LiveLines, can_update_lines, grid_lines
-from forewarn.core.durations import format_duration, format_seconds, from_text
+from forewarn.core.durations import format_duration, format_seconds
 from forewarn.core.limits import short_notices
-from forewarn.errors import Conflict, UnreadableFile
+from forewarn.core.scenarios import RunOptions, RunStatus, StepStatus
+from forewarn.errors import UnreadableFile
 from forewarn.scenarios import library
-from forewarn.scenarios.shapes import ScenarioShape
+from forewarn.scenarios.pace import RunStopped
+from forewarn.scenarios.run import ScenarioRun
+from forewarn.scenarios.shapes import RunShape, ScenarioShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+    from datetime import datetime
 
     from forewarn.cli.client import ControlClient
-    from forewarn.core.scenarios import Scenario
+    from forewarn.core.scenarios import Run, Scenario, StepResult
+
+    OnChange = Callable[[Run, datetime], None]
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -128,7 +134,16 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
     help="Advance a virtual clock only when this VM has seen its document. Can be repeated.",
 )
 @service_command
-def run(scenario: str, vms: tuple[str, ...], client: ControlClient, as_json: bool, **options: Any) -> None:
+def run(
+    scenario: str,
+    vms: tuple[str, ...],
+    group: str | None,
+    speed: float | None,
+    enable: bool,
+    seen_by: tuple[str, ...],
+    client: ControlClient,
+    as_json: bool,
+) -> None:
     """Run a scenario, and show its progress.
 
     Without --vm and --group the VMs are chosen automatically, if only one choice is possible.
@@ -140,21 +155,50 @@ def run(scenario: str, vms: tuple[str, ...], client: ControlClient, as_json: boo
       forewarn scenario run live-migration --vm web-0 --speed 60
       forewarn scenario run ./my-scenario.toml --group web --enable
     """
-    body: dict[str, Any] = {name: value for name, value in options.items() if value}
-    body["seen_by"] = list(options["seen_by"])
-    body["vms"] = list(vms)
-    if library.is_file(scenario):
-        found, text = library.find(scenario)  # reports an error in the file before a request is sent
-        body |= {"text": text, "name": found.name}
-    else:
-        body["scenario"] = scenario
-    started = client.post("runs", body=body)
-    if options["speed"] and not options["seen_by"]:
-        _warn_of_short_notices(library.find(scenario)[0], options["speed"], client.get("clock")["speed"])
-    ended = watch_run(client, started["id"], quiet=as_json)
+    found, _ = library.find(scenario)  # reports an error in the file before a request is sent
+    options = RunOptions(vms, group or "", speed, enable, seen_by)
+    show = _show_nothing if as_json else _show_live if can_update_lines() else _show_lines
+    try:
+        scenario_run = ScenarioRun(client, found, options, show())
+    except RunStopped:  # while it waited for the VMs of --seen-by
+        sys.exit(130)
+    if speed and not seen_by:
+        _warn_of_short_notices(found, speed, client.get("clock")["speed"])
+    try:
+        ended = _run_until_interrupted(scenario_run)
+    except LOST:
+        click.echo("The run has ended. Its operations and faults may still be in the service.", err=True)
+        raise
+    if ended.status is RunStatus.STOPPED:
+        _report_stop(scenario_run)
+        sys.exit(130)
     if as_json:
-        print_json(ended)
-    sys.exit(0 if ended["status"] == "passed" else 1)
+        print_json(to_builtins(RunShape.of(ended)))
+    else:
+        click.echo(_result(ended))
+    sys.exit(0 if ended.status is RunStatus.PASSED else 1)
+
+
+def _run_until_interrupted(scenario_run: ScenarioRun) -> Run:
+    """Run it to its end. Ctrl-C ends it after the current request, so that nothing that it creates is forgotten."""
+
+    def on_interrupt(*_: object) -> None:
+        scenario_run.pace.stop()
+        if scenario_run.pace.is_moving_clock:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        return scenario_run.run_to_end()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _report_stop(scenario_run: ScenarioRun) -> None:
+    click.echo("The run was stopped. Its scheduled events were cancelled.", err=True)
+    for operation in scenario_run.operations_in_progress():
+        left = f"Still in progress: operation {operation['id']} ({operation['cause']}, {names(operation['vms'])})"
+        click.echo(left, err=True)
 
 
 def _warn_of_short_notices(scenario: Scenario, speed: float, service_speed: float) -> None:
@@ -167,123 +211,68 @@ def _warn_of_short_notices(scenario: Scenario, speed: float, service_speed: floa
         )
 
 
-@command.command()
-@click.argument("run_id", metavar="ID")
-@service_command
-def stop(run_id: str, client: ControlClient, as_json: bool) -> None:
-    """Stop a run, and cancel its scheduled events.
-
-    \b
-    Example:
-      forewarn scenario stop r4711
-    """
-    stopped = client.post("runs", run_id, "stop")
-    print_json(stopped) if as_json else click.echo(f"Run {stopped['id']} of {stopped['scenario']} was stopped.")
-
-
 def _max_duration(shape: dict[str, Any]) -> str:
     return format_seconds(shape["max_duration_seconds"])
 
 
-# --- Watching a run -------------------------------------------------------------------------------
+# --- Progress of a run ----------------------------------------------------------------------------
 
 
-POLL_SECONDS = 0.2
-_NEVER = Event()
-_SIGNS = {"waiting": "·", "running": "▸", "passed": "✓", "failed": "✗", "skipped": "–"}
+_SIGNS = {
+    StepStatus.WAITING: "·",
+    StepStatus.RUNNING: "▸",
+    StepStatus.PASSED: "✓",
+    StepStatus.FAILED: "✗",
+    StepStatus.SKIPPED: "–",
+}
 
 
-def watch_run(client: ControlClient, run_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Wait until the run has ended. Show its progress and result, unless quiet."""
-    try:
-        if quiet:
-            run = _last(_polls(client, run_id))
-        elif can_update_lines():
-            run = _watch_live(client, run_id)
-        else:
-            run = _watch_lines(client, run_id)
-    except KeyboardInterrupt:
-        _stop(client, run_id)
-        sys.exit(130)
-    if not quiet:
-        click.echo(_result(run))
-    return run
+def _show_nothing() -> OnChange:
+    return lambda run, now: None
 
 
-def _polls(client: ControlClient, run_id: str) -> Iterator[dict[str, Any]]:
-    """Poll the run until it has ended."""
-    while True:
-        run: dict[str, Any] = client.get("runs", run_id)
-        yield run
-        if run["status"] != "running":
-            return
-        _NEVER.wait(POLL_SECONDS)
-
-
-def _last(polls: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    run: dict[str, Any] = {}
-    for run in polls:  # noqa: B007 - the last one is used
-        pass
-    return run
-
-
-def _watch_live(client: ControlClient, run_id: str) -> dict[str, Any]:
-    run: dict[str, Any] = {}
+def _show_live() -> OnChange:
     live = LiveLines()
-    for run in _polls(client, run_id):
-        live.update(_display(run, client.get("clock")["now"]))
-    return run
+    return lambda run, now: live.update(_display(run, now))
 
 
-def _display(run: dict[str, Any], now: str) -> list[str]:
-    rows = [(_SIGNS[step["status"]], step["title"], _duration(step, now)) for step in run["steps"]]
+def _display(run: Run, now: datetime) -> list[str]:
+    rows = [(_SIGNS[step.status], step.title, _duration(step, now)) for step in run.steps]
     lines = [_heading(run)]
-    for step, line in zip(run["steps"], grid_lines(rows), strict=True):
-        lines += [line, f"     {step['error']}"] if step["error"] else [line]
+    for step, line in zip(run.steps, grid_lines(rows), strict=True):
+        lines += [line, f"     {step.error}"] if step.error else [line]
     return lines
 
 
-def _watch_lines(client: ControlClient, run_id: str) -> dict[str, Any]:
-    run: dict[str, Any] = {}
-    printed = 0
-    for run in _polls(client, run_id):
-        if not printed:
-            click.echo(_heading(run))
-        ended = [step for step in run["steps"] if step["status"] not in ("waiting", "running")]
-        for step in ended[printed and printed - 1 :]:
-            problem = f": {step['error']}" if step["error"] else ""
-            click.echo(f"{_SIGNS[step['status']]} {step['title']} ({_duration(step, '')}){problem}")
-        printed = 1 + len(ended)
+def _show_lines() -> OnChange:
+    printed: list[str] = []
+
+    def show(run: Run, now: datetime) -> None:
+        lines = [_heading(run)]
+        for step in run.steps:
+            if step.ended_at is not None:
+                problem = f": {step.error}" if step.error else ""
+                lines.append(f"{_SIGNS[step.status]} {step.title} ({_duration(step, now)}){problem}")
+        for line in lines[len(printed) :]:
+            click.echo(line)
+        printed[:] = lines
         sys.stdout.flush()
-    return run
+
+    return show
 
 
-def _heading(run: dict[str, Any]) -> str:
-    return f"{run['title']}: {names(run['vms'])} (run {run['id']})"
+def _heading(run: Run) -> str:
+    return f"{run.scenario.title}: {names(list(run.vms))}"
 
 
-def _duration(step: dict[str, Any], now: str) -> str:
+def _duration(step: StepResult, now: datetime) -> str:
     """Return the duration of a step so far, on the service's clock."""
-    if step["started_at"] is None:
-        return ""
-    until = from_text(step["ended_at"] or now)
-    return format_duration(until - from_text(step["started_at"]))
+    return "" if step.started_at is None else format_duration((step.ended_at or now) - step.started_at)
 
 
-def _result(run: dict[str, Any]) -> str:
-    duration = format_duration(from_text(run["ended_at"]) - from_text(run["started_at"]))
-    for number, step in enumerate(run["steps"], 1):
-        if step["status"] == "failed":
-            return f"Failed at step {number}, {step['title']}: {step['error']}."
-    if run["status"] == "stopped":
-        return f"Stopped after {duration}."
-    return f"Passed: {len(run['steps'])} steps in {duration} on the service's clock."
-
-
-def _stop(client: ControlClient, run_id: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt this
-    try:
-        client.post("runs", run_id, "stop")
-        click.echo(f"Run {run_id} was stopped. Its scheduled events were cancelled.", err=True)
-    except Conflict:
-        click.echo(f"Run {run_id} had already ended.", err=True)
+def _result(run: Run) -> str:
+    for number, step in enumerate(run.steps, 1):
+        if step.status is StepStatus.FAILED:
+            return f"Failed at step {number}, {step.title}: {step.error}."
+    duration = format_duration((run.ended_at or run.started_at) - run.started_at)
+    return f"Passed: {len(run.steps)} steps in {duration} on the service's clock."

@@ -26,7 +26,6 @@ from forewarn.control import (
     overview,
     proof,
     rollouts,
-    scenarios,
     sessions,
     settings,
     tokens,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
     from forewarn.metadata.server import MetadataServer
     from forewarn.nodes.forwarding import NodeForwarder
     from forewarn.nodes.node import Node
-    from forewarn.scenarios.runs import ScenarioRuns
     from forewarn.settings import Value
     from forewarn.wire.metrics_text import Metric
 
@@ -78,7 +76,6 @@ class Control:
         metrics: Metrics,
         webhooks: Dispatcher,
         faults: Faults,
-        scenario_runs: ScenarioRuns,
         *,
         preview_versions: bool,
         proof_key: str,
@@ -93,7 +90,6 @@ class Control:
         self._node = node
         self._webhooks = webhooks
         self._faults = faults
-        self._scenario_runs = scenario_runs
         self._metrics = metrics
         self._metadata = metadata
         self._proof_key = proof_key
@@ -113,7 +109,7 @@ class Control:
 
     def start(self) -> None:
         """Start to publish live topics."""
-        self.live_states.start(self._scenario_runs)
+        self.live_states.start()
 
     def stop(self) -> None:
         """End the feeds, the delayed responses, and the work that takes long."""
@@ -152,7 +148,6 @@ class Control:
             *nodes.NodeControl(self._engine, self._node).routes(),
             *webhooks.WebhookControl(self._engine, self._webhooks, self.slices).routes(),
             *faults.FaultControl(self._engine, self._faults).routes(),
-            *scenarios.ScenarioControl(self._engine, self._scenario_runs, self.slices).routes(),
             *history.HistoryControl(self._engine, self.slices).routes(),
             *feed.FeedControl(self._engine, self.feed).routes(),
         ]

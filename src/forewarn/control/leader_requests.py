@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from forewarn.core.access import Token
     from forewarn.nodes.forwarding import NodeForwarder
 
-LEADER_PATHS = ("/v1/runs",)
-"""Paths of resources that only the leader has in memory. It also answers their GET requests."""
 KIND = "control"
 
 
@@ -142,7 +140,7 @@ def _needs_leader(scope: Scope, token: Token | None) -> bool:
         return False
     if token is None:  # a file of the portal, or signing in, which creates a session
         return (scope["method"], scope["path"]) == SIGN_IN
-    return scope["method"] not in ("GET", "HEAD", "OPTIONS") or scope["path"].startswith(LEADER_PATHS)
+    return scope["method"] not in ("GET", "HEAD", "OPTIONS")
 
 
 def _replay(received: list[Message], receive: Receive) -> Receive:

@@ -1,4 +1,4 @@
-"""The live topics of the feed: the clock, runs of scenarios, and the state of webhooks."""
+"""The live topics of the feed: the clock, and the state of webhooks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from forewarn.control.clock import clock_shape
 from forewarn.control.schema import Count, Shape, help_text
-from forewarn.core.scenarios import RunStatus
 from forewarn.delivery.live_topics import LiveTopic
-from forewarn.errors import NotFound
-from forewarn.scenarios.shapes import RunShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from forewarn.control.clock import ClockShape
     from forewarn.core.state import Changes
     from forewarn.delivery.live_topics import LiveTopics
     from forewarn.delivery.webhooks import Dispatcher
     from forewarn.engine.engine import Engine
-    from forewarn.scenarios.runs import ScenarioRuns
 
-CLOCK, RUNS, WEBHOOKS = TOPICS = ("clock", "runs", "webhooks")
+CLOCK, WEBHOOKS = TOPICS = ("clock", "webhooks")
 TENANT_CLOCK = "tenant-clock"
 """The clock without what is due next, which may concern other groups."""
 QUICK_SECONDS = 0.1
@@ -45,29 +39,17 @@ class LiveStates:
         self._topics = topics
         self._webhooks = webhooks
 
-    def start(self, runs: ScenarioRuns) -> None:
+    def start(self) -> None:
         """Report changes from now on."""
-
-        def running() -> Iterable[str]:
-            return [run.id for run in runs.runs() if run.status is RunStatus.RUNNING]
-
-        def run(run_id: str) -> RunShape | None:
-            try:
-                return RunShape.of(runs.run(run_id))
-            except NotFound:  # it is just being created, or was removed
-                return None
-
         only = ("",)
         self._topics.add(CLOCK, LiveTopic("clock", lambda: only, lambda _: self._clock(), QUICK_SECONDS))
         self._topics.add(
             TENANT_CLOCK, LiveTopic("clock", lambda: only, lambda _: self._clock(tenant=True), QUICK_SECONDS)
         )
-        self._topics.add(RUNS, LiveTopic("run", running, run, QUICK_SECONDS))
         self._topics.add(
             WEBHOOKS,
             LiveTopic("webhook", lambda: self._engine.draft().webhooks(), self._webhook, WEBHOOK_SECONDS),
         )
-        runs.on_change = lambda run_id: self._topics.changed(RUNS, run_id)
         self._engine.clock_hold.on_change = self.clock_changed
         self._engine.subscribe_to_commits(self._on_commit)
 

@@ -26,6 +26,7 @@ from forewarn.control.schema import (
     NoMembers,
     RequireNotice,
     Shape,
+    Speed,
     Time,
     TimeOrDuration,
     VMNames,
@@ -220,6 +221,7 @@ class OperationRequest(DryRun, kw_only=True):
     ] = None
     description: Description = None
     require_notice: RequireNotice = None
+    speed: Speed = None
 
 
 class OperationsQuery(Counting):
@@ -326,6 +328,7 @@ class OperationControl:
             overrides=tuple(body.overrides or ()),
             description=body.description,
             require_notice=bool(body.require_notice),
+            speed=1.0 if body.speed is None else body.speed,
         )
         group = body.group or ""
         if group and (requested.vms or requested.host or requested.cause not in IMAGE_CHANGES):

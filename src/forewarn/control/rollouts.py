@@ -22,6 +22,7 @@ from forewarn.control.schema import (
     Name,
     RequireNotice,
     Shape,
+    Speed,
     Time,
     TimeOrDuration,
     at_most,
@@ -231,6 +232,7 @@ class RolloutRequest(DryRun, kw_only=True):
     ] = None
     description: Description = None
     require_notice: RequireNotice = None
+    speed: Speed = None
     max_unavailable: Annotated[
         Annotated[int, integer(1, MAX_NUMBER)] | None,
         help_text("Maximum number of hosts that are updated at once."),
@@ -318,6 +320,7 @@ class RolloutControl:
             overrides=tuple(body.overrides or ()),
             description=body.description,
             require_notice=bool(body.require_notice),
+            speed=1.0 if body.speed is None else body.speed,
             max_unavailable=defaults.max_unavailable if body.max_unavailable is None else body.max_unavailable,
             pause=defaults.pause if pause is None else pause,
             health_timeout=defaults.health_timeout if health_timeout is None else health_timeout,

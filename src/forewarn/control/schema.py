@@ -108,6 +108,12 @@ Description: TypeAlias = Annotated[
     Annotated[str, at_most(MAX_DESCRIPTION)] | None,
     Meta(description="The text of its events, for causes of the platform. Default: from the settings of the service."),
 ]
+Speed: TypeAlias = Annotated[
+    Annotated[float, Meta(ge=0.001, le=1_000_000)] | None,
+    Meta(
+        description="Divide its notice and the times of its work by this, besides the speed of the service. Default: 1."
+    ),
+]
 RequireNotice: TypeAlias = Annotated[
     bool | None, Meta(description="Reject the request if a group that it affects would get no notice.")
 ]

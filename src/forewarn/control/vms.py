@@ -8,12 +8,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.responses import Response
 
 from forewarn.control.filters import find_vm, matching, one_of, visible_groups
+from forewarn.control.input import read_body
 from forewarn.control.paging import Counting, Names, page_of_names
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     MAX_LIST,
     Count,
     Name,
+    NoMembers,
     Shape,
     Time,
     at_most,
@@ -22,6 +24,7 @@ from forewarn.control.schema import (
     json_response,
     page_of,
 )
+from forewarn.core.access import Role
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import EVICTION_POLICIES, OPERATING_SYSTEMS, VM, Group, GroupKind, eviction_policy
 from forewarn.core.shell_patterns import is_pattern
@@ -185,6 +188,15 @@ class VMControl:
                 query=DocumentQuery,
                 tenant=True,
             ),
+            Route(
+                "POST",
+                "/v1/vms/{name}/enable",
+                self.enable,
+                "Enable events for a VM and its scope, and count that as a poll.",
+                VMShape,
+                Role.OPERATOR,
+                body=NoMembers,
+            ),
         ]
 
     async def vms(self, request: Request) -> Response:
@@ -218,6 +230,15 @@ class VMControl:
         polls = self._metadata.poll_statistics(vm.name)
         shape.polls = PollsShape(polls.polls, to_text_if_any(polls.last_at), polls.interval_seconds)
         return json_response(shape)
+
+    async def enable(self, request: Request) -> Response:
+        await read_body(request, NoMembers)
+        engine, name = self._engine, request.path_params["name"]
+        scope = engine.fleet.scope_of(engine.fleet.vm(name))
+        await engine.enable(scope, caller(request).name)
+        engine.polled.add(scope)
+        engine.last_seen.record_polls()
+        return json_response(self._vm(engine.fleet.vm(name), caller(request)))
 
     def _vm(self, vm: VM, token: Token) -> VMShape:
         engine = self._engine

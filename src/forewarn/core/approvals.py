@@ -132,9 +132,6 @@ def cancel_operation_in_steps(
     return operation
 
 
-cancel_operation = at_once(cancel_operation_in_steps)
-
-
 def postpone_in_steps(
     draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, until: datetime
 ) -> Steps[Event]:

@@ -151,11 +151,6 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: dat
     return event._replace(status=after, ended_at=now)
 
 
-def was_approved_late(event: Event) -> bool:
-    """Return whether the first approval came after the start."""
-    return event.approved_at is not None and event.started_at is not None and event.approved_at > event.started_at
-
-
 def may_start(event: Event, now: datetime) -> bool:
     """Return whether the event is approved or due. An advisory never starts."""
     return event.status is not EventStatus.ADVISORY and (event.approved_at is not None or now >= event.not_before)

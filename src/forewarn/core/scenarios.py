@@ -237,7 +237,6 @@ class StepResult(NamedTuple):
 class Run(NamedTuple):
     """Snapshot of a run."""
 
-    id: str
     scenario: Scenario
     vms: tuple[str, ...]
     speed: float | None

@@ -1,123 +1,113 @@
-"""Observes the events of a run, and compares them with the expectations of its scenario."""
+"""Follows the events of a run in history, and compares them with the expectations of its scenario."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_duration, from_text
 from forewarn.core.events import EventStatus
+from forewarn.core.history import ENGINE
 from forewarn.core.scenarios import ExpectedVMState
-from forewarn.errors import NotFound
-from forewarn.wire.document import render
-from forewarn.wire.document_reader import ScheduledEvent, read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from forewarn.core.events import Event
     from forewarn.core.fleet import VM
     from forewarn.core.scenarios import Expectation
-    from forewarn.engine.engine import Engine
-    from forewarn.wire.versions import ApiVersion
 
 
 class EventSnapshot(NamedTuple):
-    """An event with one status, as a VM sees it."""
+    """An event with one status, as its document shows it."""
 
-    event: ScheduledEvent
-    notice: timedelta | None
-    """Time between its creation and its NotBefore; None once it has started."""
+    type: str
+    status: str
+    source: str
+    description: str
+    duration: int
+    vms: tuple[str, ...]
+    notice: timedelta
+    """Time between its creation and its NotBefore."""
+
+    @classmethod
+    def of(cls, event: dict[str, Any]) -> EventSnapshot:
+        seconds = event["duration_seconds"]
+        return cls(
+            event["type"],
+            event["status"].capitalize(),
+            event["source"].capitalize(),
+            event["description"],
+            -1 if seconds is None else round(seconds),
+            tuple(event["vms"]),
+            from_text(event["not_before"]) - from_text(event["created_at"]),
+        )
 
 
 class EventObserver:
-    """Records the documents of some scopes whenever they change."""
+    """Keeps each event of a run with each status that it had."""
 
-    def __init__(self, engine: Engine, version: ApiVersion, scopes: Collection[str]) -> None:
-        self._engine = engine
-        self._version = version
-        self.scopes = frozenset(scopes)
+    def __init__(self, vms: Mapping[str, VM]) -> None:
+        self._vms = vms
+        self.events: dict[str, dict[str, Any]] = {}
+        """By id, each event as it is now."""
         self._observed: dict[str, dict[str, EventSnapshot]] = {}
         """For each event id, the event with each status that it had."""
         self._causes: dict[str, str] = {}
         """For each event id, the id of its operation or rollout."""
-        self._visible: dict[str, set[str]] = {}
-        """For each scope, the ids of the events in its current document."""
-        self._started_domains: set[frozenset[tuple[str, int]]] = set()
-        """Sets of update domains that were Started at the same time in a group, each with the cause."""
+        self._started_domains: set[frozenset[tuple[str, str, int]]] = set()
+        """Sets of update domains that were Started at the same time, each with the cause and the group."""
 
-    def update(self, scopes: Collection[str]) -> None:
-        """Record the current documents of the observed scopes."""
-        draft = self._engine.draft()
-        for scope in self.scopes & frozenset(scopes):
-            document = self._engine.document(scope)
-            events = {event.id: event for event in document.events}
-            for event in document.events:
-                if event.id not in self._causes:
-                    operation = draft.operation(event.operation)
-                    rollout = operation.request.rollout if operation is not None else ""
-                    self._causes[event.id] = rollout or event.operation
-            try:
-                data = render(document, self._version, self._engine.fleet.group_of(scope).kind)
-            except NotFound:  # the last VM of the scope has left the fleet
-                shown = {}
-            else:  # read the same bytes that a VM gets
-                shown = {event.id.lower(): event for event in read_document(data).events}
-            for event_id, seen in shown.items():
-                self._observed.setdefault(event_id, {})[seen.status] = _snapshot(seen, events[event_id])
-            self._visible[scope] = set(shown)
-            self._record_started_domains(shown)
-
-    def _record_started_domains(self, shown: dict[str, ScheduledEvent]) -> None:
-        vms = self._engine.fleet.vms
+    def record(self, event: dict[str, Any], cause: str) -> None:
+        """Record an event of a row of history. The rows must come in their order."""
+        event_id, snapshot = event["id"], EventSnapshot.of(event)
+        self.events[event_id] = event
+        self._causes[event_id] = cause
+        if not EventStatus(snapshot.status).live:
+            return
+        by_status = self._observed.setdefault(event_id, {})
+        by_status[snapshot.status] = snapshot
+        if snapshot.status != EventStatus.STARTED:
+            return
+        if event["started_at"] == event["created_at"] and event["approved_by"] in (None, ENGINE):
+            by_status.pop(EventStatus.SCHEDULED.value, None)  # no document has shown it as Scheduled
         self._started_domains.add(
             frozenset(
-                (self._causes[event_id], vms[name].update_domain)
-                for event_id, event in shown.items()
-                if event.status == EventStatus.STARTED
-                for name in event.resources
-                if name in vms
+                (self._causes[each["id"]], self._vms[name].group, self._vms[name].update_domain)
+                for each in self.events.values()
+                if each["status"] == EventStatus.STARTED.lower()
+                for name in each["vms"]
+                if name in self._vms
             )
         )
 
     def domains_at_once(self, causes: Collection[str]) -> int:
         """Return the maximum number of update domains of a group that the causes had Started at the same time."""
-        sets = ({domain for cause, domain in started if cause in causes} for started in self._started_domains)
-        return max(map(len, sets), default=0)
+        found = [0]
+        for started in self._started_domains:
+            domains = {(group, domain) for cause, group, domain in started if cause in causes}
+            groups = [group for group, _ in domains]
+            found += map(groups.count, groups)
+        return max(found)
 
     def observed_events(self, causes: Collection[str], vm: str) -> list[dict[str, EventSnapshot]]:
         """Return each event of the causes that named this VM, by the statuses that it had."""
         return [
             by_status
             for event_id, by_status in self._observed.items()
-            if self._causes[event_id] in causes and _names(by_status, [vm])
+            if self._causes[event_id] in causes and vm in self.events[event_id]["vms"]
         ]
 
-    def events(self, causes: Collection[str], vms: Collection[str]) -> list[str]:
-        """Return the ids of all events of the causes that named one of these VMs."""
+    def events_of(self, causes: Collection[str], vms: Collection[str]) -> list[dict[str, Any]]:
+        """Return all events of the causes that name one of these VMs, as they are now."""
         return [
-            event_id
-            for event_id, by_status in self._observed.items()
-            if self._causes[event_id] in causes and _names(by_status, vms)
+            event
+            for event_id, event in self.events.items()
+            if self._causes[event_id] in causes and not set(vms).isdisjoint(event["vms"])
         ]
 
-    def is_visible(self, causes: Collection[str], vm: str | None = None) -> bool:
-        """Return whether a document now has an event of the causes; with `vm`, one that names this VM."""
-        for found in self._visible.values():
-            for event_id in found:
-                is_named = vm is None or _names(self._observed[event_id], [vm])
-                if is_named and self._causes[event_id] in causes:
-                    return True
-        return False
-
-
-def _names(by_status: dict[str, EventSnapshot], vms: Collection[str]) -> bool:
-    """Return whether the event named one of these VMs, with any status."""
-    return any(not set(vms).isdisjoint(observed.event.resources) for observed in by_status.values())
-
-
-def _snapshot(shown: ScheduledEvent, event: Event) -> EventSnapshot:
-    return EventSnapshot(shown, shown.not_before - event.created_at if shown.not_before is not None else None)
+    def is_visible(self, causes: Collection[str], vms: Collection[str]) -> bool:
+        """Return whether a document now has an event of the causes that names one of these VMs."""
+        return any(EventStatus(event["status"].capitalize()).live for event in self.events_of(causes, vms))
 
 
 # --- Expectations ---------------------------------------------------------------------------------
@@ -143,22 +133,21 @@ def _check_event(
     expected: Expectation, by_status: dict[str, EventSnapshot], quicken: Callable[[timedelta], timedelta]
 ) -> str:
     newest = next(by_status[status] for status in _STATUSES if status in by_status)
-    observed = by_status.get(expected.status) if expected.status else newest
-    if observed is None:
-        return f"expected status {expected.status}, got {newest.event.status}"
-    event = observed.event
+    event = by_status.get(expected.status) if expected.status else newest
+    if event is None:
+        return f"expected status {expected.status}, got {newest.status}"
     for field, value, actual in (
         ("type", expected.type, event.type),
         ("source", expected.source, event.source),
         ("description", expected.description, event.description),
-        ("duration", expected.duration, event.duration_seconds),
-        ("vms", expected.vms, len(event.resources)),
+        ("duration", expected.duration, event.duration),
+        ("vms", expected.vms, len(event.vms)),
     ):
         if value is not None and value != actual:
             return f"expected {field} {value!r}, got {actual!r}"
     if expected.notice is not None:
         scheduled = by_status.get(EventStatus.SCHEDULED.value)
-        notice = scheduled.notice if scheduled is not None and scheduled.notice is not None else timedelta(0)
+        notice = scheduled.notice if scheduled is not None else timedelta(0)
         minimum = quicken(expected.notice)
         if notice < minimum:
             return f"expected a notice of at least {format_duration(minimum)}, got {format_duration(notice)}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from forewarn.core import faults
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
 from forewarn.core.operations import UNKNOWN, UNKNOWN_DURATION
-from forewarn.core.scenarios import Expectation, RunStatus, StepOptions, StepStatus
+from forewarn.core.scenarios import Expectation, StepOptions
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from forewarn.core.scenarios import Needs, Run, Scenario, ScenarioStep, StepResult
 
 
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-
-
-class NeedsShape(Struct, forbid_unknown_fields=True):
+class NeedsShape(Struct):
     """Requirements of a scenario for its VMs."""
 
     text: str
-    vms: Count
+    vms: int
     group: str | None
     priority: str | None
-    update_domains: Count | None
+    update_domains: int | None
     terminate_notice: bool
 
     @classmethod
@@ -43,7 +39,7 @@ class NeedsShape(Struct, forbid_unknown_fields=True):
         )
 
 
-class ScenarioStepShape(Struct, forbid_unknown_fields=True):
+class ScenarioStepShape(Struct):
     """A step of a scenario and its expectations."""
 
     title: str
@@ -51,8 +47,8 @@ class ScenarioStepShape(Struct, forbid_unknown_fields=True):
     expects: list[str]
 
 
-class ScenarioShape(Struct, forbid_unknown_fields=True):
-    """A scenario. Only the response for one scenario has steps, fleet and text."""
+class ScenarioShape(Struct):
+    """A scenario. Only `scenario show` has steps, fleet and text."""
 
     name: str
     title: str
@@ -110,13 +106,13 @@ def _format(value: Any) -> str:
     return str(value) or '""'
 
 
-class RunStepShape(Struct, forbid_unknown_fields=True):
+class RunStepShape(Struct):
     """A step of a run and its result."""
 
     title: str
-    status: Annotated[str, Meta(extra_json_schema={"enum": [status.value for status in StepStatus]})]
-    started_at: Time | None
-    ended_at: Time | None
+    status: str
+    started_at: str | None
+    ended_at: str | None
     expects: list[str]
     error: str | None
 
@@ -132,25 +128,23 @@ class RunStepShape(Struct, forbid_unknown_fields=True):
         )
 
 
-class RunShape(Struct, forbid_unknown_fields=True):
+class RunShape(Struct):
     """A run and its progress."""
 
-    id: str
     scenario: str
     title: str
     vms: list[str]
     speed: float | None
     started_by: str
-    status: Annotated[str, Meta(extra_json_schema={"enum": [status.value for status in RunStatus]})]
-    started_at: Time
-    ended_at: Time | None
+    status: str
+    started_at: str
+    ended_at: str | None
     operations: list[str]
     steps: list[RunStepShape]
 
     @classmethod
     def of(cls, run: Run) -> Self:
         return cls(
-            id=run.id,
             scenario=run.scenario.name,
             title=run.scenario.title,
             vms=list(run.vms),

@@ -10,8 +10,10 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 from forewarn.core.durations import from_text
+from forewarn.errors import EXIT_CODES
 from forewarn.system.http_client import Origin, opened, origin_of
 from forewarn.wire.document_reader import start_requests
 
@@ -191,3 +193,41 @@ def expect_status(response: HTTPResponse, status: int, sender: str = "") -> HTTP
         problem = f"expected status {status}, got {response.status}: {response.body.decode(errors='replace')}"
         raise UnexpectedResponse(f"{sender}: {problem}" if sender else problem)
     return response
+
+
+_FAMILIES = {family.__name__: family for family in EXIT_CODES}
+
+
+class ControlRequests:
+    """Requests to the control API whose error responses are raised as errors of Forewarn."""
+
+    def __init__(self, service: ServiceClient) -> None:
+        self._service = service
+
+    def get(self, *path: str, **query: str) -> Any:
+        return self._send("GET", path, query)
+
+    def all(self, name: str, *path: str, **query: str) -> dict[str, list[Any]]:
+        """Return a complete list, read page by page."""
+        found: list[Any] = []
+        cursor = {"limit": str(MAX_ROWS)}
+        while True:
+            page = self._send("GET", (name, *path), {**query, **cursor})
+            found += page[name]
+            if page["next"] is None:
+                return {name: found}
+            cursor["cursor"] = page["next"]
+
+    def post(self, *path: str, body: dict[str, Any] | None = None) -> Any:
+        return self._send("POST", path, {}, body or {})
+
+    def delete(self, *path: str) -> Any:
+        return self._send("DELETE", path, {})
+
+    def _send(self, method: str, path: tuple[str, ...], query: dict[str, str], body: Any = None) -> Any:
+        target = "/v1/" + "/".join(quote(part, safe="") for part in path) + (f"?{urlencode(query)}" if query else "")
+        response = self._service.control(method, target, body)
+        answer = response.json()
+        if response.status >= 400:
+            raise _FAMILIES[answer["title"]].relayed(answer["detail"])
+        return answer

@@ -11,9 +11,9 @@ from forewarn.core.scenarios import RunOptions, RunStatus
 from forewarn.errors import EventDidNotStart, EventIsAdvisory
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.scenarios import library
-from forewarn.testing.client import ServiceClient
+from forewarn.scenarios.run import ScenarioRun
+from forewarn.testing.client import ControlRequests, ServiceClient
 from forewarn.testing.durations import Duration, read_step, read_timeout
-from forewarn.testing.event import OPERATOR
 from forewarn.testing.fleet_builder import FleetBuilder
 from forewarn.testing.requests import Requests
 from forewarn.testing.running_service import RunningService, read_settings
@@ -194,14 +194,20 @@ class BaseService:
             raise EventDidNotStart(event_id=current.id, status=current.status.lower())
         return engine.clock.now()
 
-    async def _run_scenario(self, name: str | Path, vms: Iterable[str], group: str, seen_by: Iterable[str]) -> Run:
-        assembly = self._running.assembly
+    def _run_scenario(
+        self,
+        client: ControlRequests,
+        name: str | Path,
+        options: RunOptions,
+        on_start: Callable[[ScenarioRun], None] = lambda run: None,
+    ) -> Run:
         scenario, _ = library.find(str(name))
-        if not assembly.engine.fleet.vms and scenario.fleet:
-            await self._fleet.apply(assembly, parse_fleet(scenario.fleet, f"fleet of {scenario.name}"))
-        options = RunOptions(vms=tuple(vms), group=group, seen_by=tuple(seen_by))
-        started = await assembly.scenario_runs.start(scenario, options, OPERATOR)
-        run = await assembly.scenario_runs.finished(started.id)
+        if not self.vms and scenario.fleet:
+            fleet = parse_fleet(scenario.fleet, f"fleet of {scenario.name}")
+            self._running.loop.run(self._fleet.apply(self._running.assembly, fleet))
+        scenario_run = ScenarioRun(client, scenario, options)
+        on_start(scenario_run)
+        run = scenario_run.run_to_end()
         if run.status is not RunStatus.PASSED:
             raise ScenarioFailed(run)
         return run
@@ -272,7 +278,8 @@ class Service(BaseService, ServiceClient):
         Without `vms` it selects VMs that fit. In an empty fleet it creates its own fleet. If a step fails, an
         AssertionError names the step.
         """
-        return self._running.loop.run(self._run_scenario(scenario, names_of(vms), group, names_of(seen_by)))
+        options = RunOptions(tuple(names_of(vms)), group, seen_by=tuple(names_of(seen_by)))
+        return self._run_scenario(ControlRequests(self), scenario, options)
 
 
 class AsyncService(BaseService, ServiceClient):
@@ -323,7 +330,14 @@ class AsyncService(BaseService, ServiceClient):
         seen_by: VM | str | Iterable[VM | str] | None = (),
     ) -> Run:
         """See Service.run_scenario."""
-        return await self._running.loop.run_async(self._run_scenario(scenario, names_of(vms), group, names_of(seen_by)))
+        options = RunOptions(tuple(names_of(vms)), group, seen_by=tuple(names_of(seen_by)))
+        runs: list[ScenarioRun] = []
+        try:
+            return await asyncio.to_thread(self._run_scenario, ControlRequests(self), scenario, options, runs.append)
+        except asyncio.CancelledError:
+            for run in runs:
+                run.pace.stop()
+            raise
 
 
 async def _run_in_thread(work: Callable[[], None]) -> None:

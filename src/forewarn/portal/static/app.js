@@ -11,9 +11,6 @@ import host from "./pages/host.js";
 import now from "./pages/now.js";
 import rollout from "./pages/rollout.js";
 import rollouts from "./pages/rollouts.js";
-import run from "./pages/run.js";
-import scenario from "./pages/scenario.js";
-import scenarios from "./pages/scenarios.js";
 import service from "./pages/service.js";
 import signIn from "./pages/sign_in.js";
 import vm from "./pages/vm.js";
@@ -34,9 +31,6 @@ const PAGES = [
   ["rollouts/:id", rollout],
   ["history", history],
   ["clock", clock],
-  ["scenarios", scenarios],
-  ["scenarios/:name", scenario],
-  ["runs/:id", run],
   ["service", service],
 ].map(([path, page]) => ({ parts: path.split("/"), page }));
 
@@ -46,7 +40,6 @@ const NAVIGATION = [
   ["rollouts", "Rollouts", () => !isTenant()],
   ["history", "History", () => true],
   ["clock", "Clock", () => isVirtual() && !isTenant()],
-  ["scenarios", "Scenarios", () => !isTenant()],
   ["service", "Service", () => !isTenant()],
 ];
 
@@ -226,8 +219,8 @@ const live = new Live({
   topic(name, data) {
     if (name === "clock") setClock(data);
     const { page, context } = app.current ?? {};
-    if (page?.topic?.(name, data, context, app.current.data) === "load") changed();
-    else show();
+    page?.topic?.(name, data, context, app.current.data);
+    show();
   },
   state(state) {
     const was = app.connection;
@@ -346,7 +339,7 @@ function drawPage(root) {
 
 function header() {
   const here = location.pathname.replace(/^\/portal\/?/, "").split("/")[0];
-  const section = { events: "", vms: "fleet", hosts: "fleet", groups: "fleet", runs: "scenarios" }[here] ?? here;
+  const section = { events: "", vms: "fleet", hosts: "fleet", groups: "fleet" }[here] ?? here;
   return h(
     "header",
     null,

@@ -147,16 +147,6 @@ export function waits(list) {
   );
 }
 
-/** What a step of a scenario expects. */
-export function expectations({ expects }) {
-  if (!expects.length) return null;
-  return h(
-    "ul",
-    { class: "inline sub" },
-    ["Expects:", ...expects].map((text) => h("li", null, text)),
-  );
-}
-
 /** Rows of history, as a table. */
 export function historyTable(rows, { isTenant, label = "History" } = {}) {
   return table(
