@@ -7,10 +7,12 @@ import os
 import socket
 import stat
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
+from forewarn.core.state import Changes, HistoryEntry
 from forewarn.errors import DataFolderOfOther, DataFolderWritable, DataInUse, NotARegularFile
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.stores.sqlite_file import DATABASE_NAME
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+NOW = datetime(2041, 5, 6, tzinfo=UTC)
+
+
 def test_the_lock_survives_the_removal_of_its_file(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path)):
         (tmp_path / "lock").unlink()
@@ -29,8 +34,8 @@ def test_the_lock_survives_the_removal_of_its_file(tmp_path: Path) -> None:
     SqliteStore(tmp_path).close()
 
 
-def test_an_earlier_release_finds_the_file_locked(tmp_path: Path) -> None:
-    """And the other way round: it locks only the file."""
+def test_the_file_is_locked_too(tmp_path: Path) -> None:
+    """Some file systems can lock files, but not folders."""
     with closing(SqliteStore(tmp_path)), (tmp_path / "lock").open("a+") as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with (tmp_path / "lock").open("w") as lock:
@@ -53,11 +58,11 @@ def test_the_lock_follows_no_link(tmp_path: Path) -> None:
 
 
 def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
-    (tmp_path / "lock").write_text("")
-    (tmp_path / "lock").chmod(0o644)  # as an earlier release made it
-    with closing(SqliteStore(tmp_path)):
+    with closing(SqliteStore(tmp_path)) as store:
+        store.commit(Changes(facts={"a": "1"}, history=[HistoryEntry(NOW, "requested", "test", 1)]))
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-        assert modes["lock"] == 0o600
+    assert {"lock", DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-sequence"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
 
 
 def test_a_folder_that_is_a_link(tmp_path: Path) -> None:

@@ -340,7 +340,8 @@ def test_an_undelivered_entry_is_removed_with_its_row(tmp_path: Path) -> None:
     )
     for number in range(1, 6):
         store._db.execute(
-            "INSERT INTO undelivered (webhook, sequence, attempts, error) VALUES ('hook', ?, 0, '')", (number,)
+            "INSERT INTO undelivered (webhook, sequence, attempts, error, attempts_left) VALUES ('hook', ?, 0, '', 0)",
+            (number,),
         )
     while store.remove_expired(store.retention_cutoff(START + 4 * DAY, START), 1):
         pass
