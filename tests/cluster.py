@@ -128,14 +128,16 @@ class Relay:
             await arrived.put((self._loop.time() + self.delay, data))
 
     async def _send(self, arrived: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter) -> None:
+        tears = False  # the text was in this packet, or in an earlier one of the same transaction
         while True:
             due, data = await arrived.get()
             await asyncio.sleep(due - self._loop.time())
             await self._open.wait()
             if not data:
                 return
-            if self._torn_at is not None and self._torn_at in data and data.endswith(SYNC):
-                self._torn_at = None
+            tears = self._torn_at is not None and (tears or self._torn_at in data)
+            if tears and data.endswith(SYNC):
+                self._torn_at, tears = None, False
                 self._open.clear()
                 target.write(data.removesuffix(SYNC))
                 await self._open.wait()

@@ -71,8 +71,8 @@ class NoticeWitness:
     def violations(self, service: ServiceClient) -> list[str]:
         """Judge everything, with all operations that ever existed."""
         self._checker.slack = self.slack
-        checker, known = self._checker, service.list_all("/v1/operations?all=true")
-        history = service.list_all("/v1/history")  # later, so that it has the rows of all that these have done
+        checker = self._checker
+        known, history, shown_vms = _state(service)
         checker.policies(service.list_all("/v1/groups"), service.get_json("/v1/clock")["speed"])
         for operation in known:
             checker.operation(operation)
@@ -91,7 +91,7 @@ class NoticeWitness:
             if at >= self._first_at:
                 act()
         found = [str(violation) for violation in checker.violations]
-        for shown in service.list_all("/v1/vms"):
+        for shown in shown_vms:
             name, end = shown["name"], places.get(shown["name"])
             if end is not None and (end["host"], end["state"]) != (shown["host"], shown["state"]):
                 expected = f"{end['state']} on {end['host']}"
@@ -122,6 +122,16 @@ class NoticeWitness:
         self._checker.work_started(
             logged.operation, order["cause"], order["host"] or "", order["vms"], order["moves"], logged.at
         )
+
+
+def _state(service: ServiceClient) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return operations, history and VMs of one moment: no work was done while they were read."""
+    known = service.list_all("/v1/operations?all=true")
+    while True:
+        history, vms = service.list_all("/v1/history"), service.list_all("/v1/vms")
+        before, known = known, service.list_all("/v1/operations?all=true")
+        if known == before:
+            return known, history, vms
 
 
 def _effects(operations: Iterable[dict[str, Any]]) -> Iterator[tuple[datetime, dict[str, Any]]]:

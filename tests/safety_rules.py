@@ -26,7 +26,7 @@ RULES = {
         Edit(_FIRST, "PERFORM 1 FROM lease WHERE epoch = expected FOR SHARE;\n    IF NOT FOUND THEN", "IF false THEN")
     ],
     "unique-numbers": [  # a commit whose number exists is rejected
-        Edit(_FIRST, "number bigint PRIMARY KEY", "number bigint NOT NULL"),
+        Edit(_FIRST, "PRIMARY KEY (number, part)", "CHECK (part > 0)"),
         Edit(_FIRST, "sequence bigint PRIMARY KEY", "sequence bigint NOT NULL"),
     ],
     "end-holder": [  # a new leader ends the connections of the last one
@@ -53,7 +53,11 @@ RULES = {
         ),
     ],
     "clock-check": [  # a node whose clock differs from the database's does not lead
-        Edit("nodes/node.py", "and not self._stopping and not self.clock_problem:", "and not self._stopping:")
+        Edit(
+            "nodes/node.py",
+            "if not (self._abstains or self._stopping or self.clock_problem):",
+            "if not (self._abstains or self._stopping):",
+        )
     ],
 }
 

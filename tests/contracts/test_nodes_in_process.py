@@ -456,7 +456,7 @@ async def test_a_follower_has_turns_for_polls_between_changes_of_its_fleet(serve
 
 async def test_a_large_commit_is_not_sent_with_an_answer(server: PostgresqlServer) -> None:
     """The other node reads it from the journal, with all its rows."""
-    async with running(server, "one", "two") as (one, two):
+    async with running(server, "one", "two", lease_seconds=60) as (one, two):
         before = one.engine.position
         await one.engine.apply_fleet(LARGE_FLEET, "test")
         assert one.node.rows_after(before) == []
@@ -467,9 +467,9 @@ async def test_a_large_commit_is_not_sent_with_an_answer(server: PostgresqlServe
 
 
 async def test_a_node_that_starts_between_large_commits_has_the_fleet_of_the_leader(server: PostgresqlServer) -> None:
-    async with running(server, "one") as (one,):
+    async with running(server, "one", lease_seconds=60) as (one,):
         await one.engine.apply_fleet(LARGE_FLEET, "test")
-        async with running(server, "two") as (two,):
+        async with running(server, "two", lease_seconds=60) as (two,):
             assert two.engine.fleet.vms == LARGE_FLEET.vms
             changed = Fleet(vm._replace(size="large") for vm in list(LARGE_FLEET.vms.values())[10:])
             await one.engine.apply_fleet(changed, "test")

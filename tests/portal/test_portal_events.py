@@ -167,6 +167,7 @@ def test_the_button_of_a_dangerous_cause_is_marked(forewarn: Service, user: Port
     user.follow("Fleet")
     user.page.get_by_role("link", name="pool_0: ").click()
     choice = user.page.get_by_label("Operation", exact=True)
+    choice.locator("option").first.wait_for(state="attached")
     names = choice.locator("option").evaluate_all("options => options.map((option) => option.value)")
     assert {dangerous[name] for name in names} == {True, False}
     for name in names:

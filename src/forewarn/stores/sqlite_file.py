@@ -304,6 +304,8 @@ def _prepare(database: sqlite3.Connection, path: Path, lost: LostCommits | None)
         _migrate(database, path)
     except sqlite3.OperationalError as error:
         raise StoreFailed(problem=f"{error}, while upgrading {path} for this release") from error
+    for file in path.parent.glob(f"{path.name}*"):
+        file.chmod(0o600)  # a copy may have another mode
     if lost is not None:
         _record_loss(database, lost)
     try:
