@@ -37,9 +37,9 @@ name = "db"
 FLEET = FLEET.changed_by(FleetChange(groups=(FLEET.groups["pool"]._replace(terminate_notice=timedelta(minutes=5)),)))
 
 
-def select(needs: Needs, **asked: object) -> tuple[str, ...]:
+def select(needs: Needs, **options: object) -> tuple[str, ...]:
     scenario = Scenario("mine", "t", "", "", needs, "[[vm]]", ())
-    return select_vms(FLEET, scenario, RunOptions(**asked))  # type: ignore[arg-type]
+    return select_vms(FLEET, scenario, RunOptions(**options))  # type: ignore[arg-type]
 
 
 def test_the_named_vms_are_selected() -> None:
@@ -62,7 +62,7 @@ def test_without_names_the_only_possible_choice_is_selected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needs", "asked", "problem"),
+    ("needs", "options", "problem"),
     [
         (
             Needs(),
@@ -96,10 +96,10 @@ def test_without_names_the_only_possible_choice_is_selected() -> None:
     ],
 )
 def test_the_error_says_what_is_needed_and_how_to_run_it_with_its_own_fleet(
-    needs: Needs, asked: dict[str, object], problem: str
+    needs: Needs, options: dict[str, object], problem: str
 ) -> None:
     with pytest.raises(ScenarioDoesNotFit) as caught:
-        select(needs, **asked)
+        select(needs, **options)
     assert str(caught.value).startswith(problem)
     assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
 
